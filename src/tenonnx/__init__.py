@@ -1,0 +1,1 @@
+"""ONNX storage that fits exactly."""
