@@ -1,0 +1,1 @@
+"""Messages, files, external data and the graph index."""

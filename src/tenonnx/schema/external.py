@@ -1,0 +1,129 @@
+"""The one door to bytes outside a model file: confined paths, checked ranges, mapped read-only.
+
+A location read from a file may name only a regular file inside the model's folder (``data_root``): relative, no ``..``, no
+symlink on the way out, no second hard link. What a user types on a command line is trusted and does not come through here.
+"""
+
+from __future__ import annotations
+
+import mmap
+import os
+import stat
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from tenonnx.errors import PayloadError
+
+_KEYS = ("location", "offset", "length", "checksum", "basepath")
+_MAX_SIZE = 2**63 - 1
+
+
+class ExternalRange(NamedTuple):
+    """Where a payload lies: a path relative to the data root, and bytes [offset, offset + length); None: to the end."""
+
+    location: str
+    offset: int
+    length: int | None
+
+
+def _size(where: str, key: str, text: str) -> int:
+    # isdecimal also admits other scripts' digits; a file offset is written in ASCII.
+    if not (text.isascii() and text.isdecimal()) or len(text) > 19 or int(text) > _MAX_SIZE:
+        raise PayloadError(f"{where}: external_data {key} is {text!r}; expected a byte count from 0 to 2^63-1")
+    return int(text)
+
+
+def parse_external(where: str, entries: Iterable[Any]) -> ExternalRange:
+    """The range that ``external_data`` entries name; ``PayloadError`` for unknown or repeated keys and bad numbers."""
+    found: dict[str, str] = {}
+    for entry in entries:
+        if entry.key not in _KEYS:
+            raise PayloadError(f"{where}: external_data has key {entry.key!r}; known are {', '.join(_KEYS)}")
+        if entry.key in found:
+            raise PayloadError(f"{where}: external_data repeats key {entry.key!r}; keep one")
+        found[entry.key] = entry.value
+    if not found.get("location"):
+        raise PayloadError(f"{where}: external_data names no location; add the file that holds the bytes")
+    length = _size(where, "length", found["length"]) if "length" in found else None
+    return ExternalRange(found["location"], _size(where, "offset", found.get("offset", "0")), length)
+
+
+@dataclass(frozen=True)
+class MappedFile:
+    """A read-only map of one file, alive as long as an array over it."""
+
+    path: Path
+    data: np.ndarray  # UINT8[size], read-only
+
+    def bytes_at(self, where: str, offset: int, length: int | None) -> np.ndarray:
+        """UINT8[length] at ``offset``, without a copy; to the end when ``length`` is None."""
+        size = self.data.size
+        if offset > size or (length is not None and length > size - offset):
+            wanted = f"{length} bytes at offset {offset}" if length is not None else f"offset {offset}"
+            raise PayloadError(
+                f"{where}: {self.path.name} holds {size} bytes but the model asks for {wanted}; "
+                "the file is truncated or belongs to another model: fetch or convert it again"
+            )
+        end = size if length is None else offset + length
+        return self.data[offset:end]
+
+
+def map_file(path: Path) -> MappedFile:
+    """Map a regular file read-only; ``PayloadError`` when it cannot be opened."""
+    try:
+        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
+    except OSError as error:
+        raise PayloadError(f"{path}: cannot be opened: {error.strerror}") from error
+    try:
+        status = os.fstat(descriptor)
+        if not stat.S_ISREG(status.st_mode):
+            raise PayloadError(f"{path}: is not a regular file; name the file that holds the data")
+        if status.st_size == 0:
+            return MappedFile(path, np.zeros(0, np.uint8))
+        mapped = mmap.mmap(descriptor, 0, access=mmap.ACCESS_READ)
+    finally:
+        os.close(descriptor)
+    return MappedFile(path, np.frombuffer(mapped, np.uint8))
+
+
+class DataRoot:
+    """The folder that a model's external data must lie in; maps each file once."""
+
+    def __init__(self, folder: str | os.PathLike[str] | None) -> None:
+        self.folder = None if folder is None else Path(folder)
+        self._maps: dict[str, MappedFile] = {}
+
+    def _confined(self, where: str, location: str) -> Path:
+        if self.folder is None:
+            raise PayloadError(
+                f"{where}: its bytes lie in the external file {location!r}, but a model in memory has no folder; "
+                "pass data_root=, or load the model by its path"
+            )
+        pieces = location.split("/")
+        if "\\" in location or "\0" in location or location.startswith("/") or not all(pieces) or ".." in pieces:
+            raise PayloadError(f"{where}: external location {location!r} is not a plain path inside the model's folder")
+        root = self.folder.resolve()
+        path = root.joinpath(*pieces)
+        try:
+            resolved, status = path.resolve(strict=True), path.stat()
+        except (OSError, RuntimeError) as error:
+            raise PayloadError(
+                f"{where}: external file {location!r} is not in {str(self.folder)!r}; put it beside the model, "
+                "or name its folder with data_root="
+            ) from error
+        if resolved != path:
+            raise PayloadError(f"{where}: external file {location!r} is reached through a symbolic link; copy it into the folder")
+        if stat.S_ISREG(status.st_mode) and status.st_nlink > 1:
+            raise PayloadError(f"{where}: external file {location!r} has a second hard link; copy it into the folder")
+        return path
+
+    def read(self, where: str, entries: Iterable[Any]) -> np.ndarray:
+        """UINT8[length], read-only and mapped, for the ``external_data`` entries of the value named ``where``."""
+        location, offset, length = parse_external(where, entries)
+        if location not in self._maps:
+            self._maps[location] = map_file(self._confined(where, location))
+        return self._maps[location].bytes_at(where, offset, length)

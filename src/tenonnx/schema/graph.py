@@ -1,0 +1,125 @@
+"""A read-only index of a graph: who makes a value, who reads it, and which scopes lie inside which node.
+
+Nodes are named by their position in their own scope. A value that a nested scope reads from outside counts as read by
+the node that holds the scope.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any, NamedTuple
+
+from tenonnx.errors import CheckError
+
+
+class Port(NamedTuple):
+    """One input or output of a node: the node's position in its scope, and the port's index on it."""
+
+    node: int
+    index: int
+
+
+class Scope:
+    """One graph or function body. ``inputs`` and ``outputs`` are names; ``captured`` are names read from outside."""
+
+    def __init__(self, body: Any, path: str = "graph", parent: Scope | None = None) -> None:
+        self.body = body
+        self.path = path
+        self.parent = parent
+        self.nodes: list[Any] = list(body.node)
+        is_function = body.DESCRIPTOR.name == "FunctionProto"
+        self.inputs: list[str] = list(body.input) if is_function else [value.name for value in body.input]
+        self.outputs: list[str] = list(body.output) if is_function else [value.name for value in body.output]
+        self.initializers: dict[str, Any] = {} if is_function else {tensor.name: tensor for tensor in body.initializer}
+        self.structs: dict[str, Any] = {} if is_function else {value.name: value for value in body.struct_initializer}
+        self.value_info: dict[str, Any] = {}
+        if not is_function:
+            self.value_info = {info.name: info for part in (body.value_info, body.output, body.input) for info in part}
+        self.producer: dict[str, Port] = {}
+        self.readers: dict[str, list[Port]] = {}
+        self.children: dict[int, dict[str, Scope]] = {}
+        self.captured: dict[str, None] = {}
+        self._index()
+
+    def _index(self) -> None:
+        known = {*self.inputs, *self.initializers, *self.structs}
+        for position, node in enumerate(self.nodes):
+            for index, name in enumerate(node.input):
+                if name:
+                    self._read(name, Port(position, index), known)
+            for attribute in node.attribute:
+                self._nest(position, node, attribute, known)
+            for index, name in enumerate(node.output):
+                if not name:
+                    continue
+                if name in self.producer or name in known:
+                    raise CheckError(f"{self.describe(position)}: output {name!r} is defined twice; give each value its own name")
+                self.producer[name] = Port(position, index)
+                known.add(name)
+        for name in self.outputs:
+            if name not in known:
+                self._capture(name, f"output {name!r} of {self.path}")
+
+    def _read(self, name: str, port: Port, known: set[str]) -> None:
+        if name not in known:
+            self._capture(name, self.describe(port.node))
+        self.readers.setdefault(name, []).append(port)
+
+    def _capture(self, name: str, reader: str) -> None:
+        if self.parent is None:
+            raise CheckError(
+                f"{reader}: reads {name!r}, which no earlier node, graph input or initializer of {self.path} defines; "
+                "sort the nodes so that each value comes before its readers"
+            )
+        self.captured[name] = None
+
+    def _nest(self, position: int, node: Any, attribute: Any, known: set[str]) -> None:
+        graphs = [attribute.g] if attribute.HasField("g") else list(attribute.graphs)
+        for number, graph in enumerate(graphs):
+            key = attribute.name if attribute.HasField("g") else f"{attribute.name}[{number}]"
+            child = Scope(graph, f"{self.path}/{node.name or node.op_type}.{key}", self)
+            self.children.setdefault(position, {})[key] = child
+            for name in child.captured:
+                self._read(name, Port(position, -1), known)
+
+    def describe(self, position: int) -> str:
+        """How messages name a node."""
+        node = self.nodes[position]
+        return f"node {node.name or '#' + str(position)} ({node.op_type}) of {self.path}"
+
+    def walk(self) -> Iterator[Scope]:
+        """This scope and all that lie inside it, outermost first."""
+        yield self
+        for scopes in self.children.values():
+            for child in scopes.values():
+                yield from child.walk()
+
+    def sole_reader(self, name: str) -> Port | None:
+        """The one reader of a value that is read once and is no output, else None."""
+        readers = self.readers.get(name, [])
+        return readers[0] if len(readers) == 1 and name not in self.outputs else None
+
+
+class ModelIndex:
+    """The scopes of a model: its main graph, and each local function by (domain, name, overload)."""
+
+    def __init__(self, model: Any) -> None:
+        self.model = model
+        self.main = Scope(model.graph)
+        self.functions: dict[tuple[str, str, str], Scope] = {
+            (function.domain, function.name, function.overload): Scope(function, f"function {function.domain}.{function.name}")
+            for function in model.functions
+        }
+
+    def scopes(self) -> Iterator[Scope]:
+        """Every scope, nested ones included."""
+        yield from self.main.walk()
+        for scope in self.functions.values():
+            yield from scope.walk()
+
+
+def attributes(node: Any) -> dict[str, Any]:
+    """The attributes of a node by name, as Python values (tensors and graphs as messages)."""
+    from onnx import helper
+
+    return {attribute.name: helper.get_attribute_value(attribute) for attribute in node.attribute}
