@@ -36,7 +36,8 @@ def load(path: str | os.PathLike[str]) -> Any:
     try:
         model.ParseFromString(data)
     except DecodeError as error:
-        raise PayloadError(f"{path}: is not an ONNX model (a protobuf ModelProto); it may be truncated: fetch it again") from error
+        found = "is not an ONNX model (a protobuf ModelProto), or is truncated"
+        raise PayloadError(f"{path}: {found}; fetch or convert it again") from error
     if not (model.HasField("graph") or model.functions or model.struct_types):
         raise CheckError(f"{path}: holds no graph, function or structured type; expected an ONNX model")
     return model
@@ -172,4 +173,5 @@ def _serialized(model: Any) -> bytes:
 
 def external_files(model: Any) -> set[str]:
     """The external locations that a model names."""
-    return {parse_external(f"value {value.name!r}", value.external_data).location for value in payloads(model) if value.external_data}
+    external = (value for value in payloads(model) if value.external_data)
+    return {parse_external(f"value {value.name!r}", value.external_data).location for value in external}

@@ -65,7 +65,8 @@ def tensor_array(tensor: Any, root: DataRoot, where: str | None = None) -> np.nd
     try:
         array = numpy_helper.to_array(to_onnx(tensor))
     except (ValueError, TypeError, KeyError) as error:
-        raise PayloadError(f"{where}: its data does not fit dims {list(tensor.dims)} and element type {tensor.data_type}: {error}") from error
+        shape = f"dims {list(tensor.dims)} and element type {tensor.data_type}"
+        raise PayloadError(f"{where}: its data does not fit {shape}: {error}") from error
     array = np.asarray(array)
     array.flags.writeable = False
     return array
