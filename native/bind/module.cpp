@@ -1,6 +1,8 @@
 // The one file that knows Python: it converts, checks, releases the GIL, and nothing more.
 #include <nanobind/nanobind.h>
+#include <nanobind/ndarray.h>
 #include <nanobind/stl/string.h>
+#include <nanobind/stl/tuple.h>
 #include <nanobind/stl/vector.h>
 
 #include <algorithm>
@@ -10,7 +12,9 @@
 
 #include "core/isa.hpp"
 #include "core/kernel.hpp"
+#include "core/ledger.hpp"
 #include "runtime/pool.hpp"
+#include "runtime/program.hpp"
 
 namespace nb = nanobind;
 using namespace tenonnx;
@@ -80,6 +84,107 @@ nb::object run_kernel(const std::string& name, nb::list inputs, nb::list outputs
   return nb::make_tuple(fault.code, fault.found, fault.low, fault.high, fault.where);
 }
 
+Purpose purpose_of(const std::string& name) {
+  for (int i = 0; i < int(Purpose::count); ++i)
+    if (name == purpose_name(Purpose(i))) return Purpose(i);
+  throw nb::value_error(("unknown purpose " + name).c_str());
+}
+
+nb::dict ledger() {
+  nb::dict accounts;
+  for (int i = 0; i < int(Purpose::count); ++i) {
+    const Account a = account(Purpose(i));
+    nb::dict row;
+    row["bytes"] = a.bytes;
+    row["peak"] = a.peak;
+    row["allocations"] = a.allocations;
+    row["total"] = a.total;
+    accounts[purpose_name(Purpose(i))] = row;
+  }
+  return accounts;
+}
+
+// (space, slot, offset, element type, dims, strides, address of a fixed value)
+ValueSpec value_of(nb::handle row) {
+  nb::tuple f = nb::cast<nb::tuple>(row);
+  ValueSpec value;
+  value.space = Space(nb::cast<int>(f[0]));
+  value.slot = nb::cast<int>(f[1]);
+  value.offset = nb::cast<int64_t>(f[2]);
+  value.tensor = tensor_of(nb::make_tuple(f[6], f[3], f[4], f[5]));
+  return value;
+}
+
+// (kernel name or None for another engine's step, label, inputs, outputs, ints, floats, parallel, sync)
+StepSpec step_of(nb::handle row, Isa isa) {
+  nb::tuple f = nb::cast<nb::tuple>(row);
+  StepSpec step;
+  step.name = nb::cast<std::string>(f[1]);
+  if (!f[0].is_none()) {
+    const std::string kernel = nb::cast<std::string>(f[0]);
+    step.kernel = find_kernel(kernel, isa);
+    if (step.kernel == nullptr) throw nb::value_error(("no kernel named " + kernel).c_str());
+  }
+  step.inputs = nb::cast<std::vector<int>>(f[2]);
+  step.outputs = nb::cast<std::vector<int>>(f[3]);
+  step.ints = nb::cast<std::vector<int64_t>>(f[4]);
+  step.floats = nb::cast<std::vector<double>>(f[5]);
+  step.parallel = nb::cast<bool>(f[6]);
+  step.sync = nb::cast<bool>(f[7]);
+  return step;
+}
+
+Program* make_program(nb::list values, nb::list steps, int64_t arena_bytes, std::vector<int64_t> slot_bytes, const std::string& isa) {
+  if (arena_bytes < 0) throw nb::value_error("a negative arena");
+  std::vector<ValueSpec> value_specs;
+  std::vector<StepSpec> step_specs;
+  for (nb::handle row : values) value_specs.push_back(value_of(row));
+  for (nb::handle row : steps) step_specs.push_back(step_of(row, isa_of(isa)));
+  return new Program(std::move(value_specs), std::move(step_specs), arena_bytes, std::move(slot_bytes));
+}
+
+// One run's lease of a program's arena; given back when closed or dropped.
+class Lease {
+ public:
+  explicit Lease(Program& program) : program_(program), run_(program.acquire()) {}
+  ~Lease() { close(); }
+  void close() {
+    if (run_) program_.release(std::move(run_));
+  }
+  void bind(const std::vector<uintptr_t>& slots) {
+    std::vector<std::byte*> pointers;
+    for (uintptr_t slot : slots) pointers.push_back(reinterpret_cast<std::byte*>(slot));
+    program_.bind(run(), pointers);
+    bound_ = true;
+  }
+  uintptr_t address(int value) { return reinterpret_cast<uintptr_t>(bound().address(value)); }
+  nb::object execute(int first, int last, int threads) {
+    Run& run = bound();
+    if (!program_.runs(first, last)) throw nb::value_error("no such native steps");
+    Failure failure;
+    {
+      nb::gil_scoped_release release;
+      failure = program_.execute(run, first, last, std::max(1, threads));
+    }
+    if (failure.step < 0) return nb::none();
+    const Fault& f = failure.fault;
+    return nb::make_tuple(failure.step, f.code, f.found, f.low, f.high, f.where);
+  }
+
+ private:
+  Run& run() {
+    if (!run_) throw std::runtime_error("this run was closed");
+    return *run_;
+  }
+  Run& bound() {
+    if (!bound_) throw std::runtime_error("this run has nothing bound");
+    return run();
+  }
+  Program& program_;
+  std::unique_ptr<Run> run_;
+  bool bound_ = false;
+};
+
 }  // namespace
 
 NB_MODULE(_native, m) {
@@ -91,4 +196,25 @@ NB_MODULE(_native, m) {
   m.def("has_kernel", [](const std::string& name, const std::string& isa) { return find_kernel(name, isa_of(isa)) != nullptr; },
         nb::arg("name"), nb::arg("isa") = "");
   m.def("default_threads", &default_threads, "Processors that this process may run on.");
+
+  m.def("ledger", &ledger, "Bytes held, peak, allocations and total bytes ever allocated, by purpose.");
+  m.def("reset_peaks", &reset_peaks, "Set each purpose's peak to the bytes held now.");
+
+  nb::class_<Buffer>(m, "Buffer", "Zeroed, aligned memory, counted in the ledger under its purpose.")
+      .def("__init__", [](Buffer* self, size_t bytes, const std::string& purpose) { new (self) Buffer(bytes, purpose_of(purpose)); },
+           nb::arg("bytes"), nb::arg("purpose"))
+      .def_prop_ro("address", [](const Buffer& b) { return reinterpret_cast<uintptr_t>(b.data()); })
+      .def_prop_ro("nbytes", &Buffer::size)
+      .def("array", [](Buffer& b) { return nb::ndarray<nb::numpy, uint8_t, nb::ndim<1>>(b.data(), {b.size()}, nb::find(b)); },
+           "UINT8[nbytes] over the memory, which it keeps alive.");
+
+  nb::class_<Program>(m, "Program", "A plan's table of values and steps, checked once, replayed for every run.")
+      .def(nb::new_(&make_program), nb::arg("values"), nb::arg("steps"), nb::arg("arena_bytes"), nb::arg("slot_bytes"), nb::arg("isa") = "")
+      .def("lease", [](Program& program) { return new Lease(program); }, nb::keep_alive<0, 1>(), nb::rv_policy::take_ownership);
+
+  nb::class_<Lease>(m, "Lease")
+      .def("bind", &Lease::bind, nb::arg("slots"))
+      .def("address", &Lease::address, nb::arg("value"))
+      .def("execute", &Lease::execute, nb::arg("first"), nb::arg("last"), nb::arg("threads"))
+      .def("close", &Lease::close);
 }

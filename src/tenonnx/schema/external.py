@@ -58,6 +58,7 @@ class MappedFile:
 
     path: Path
     data: np.ndarray  # UINT8[size], read-only
+    _map: mmap.mmap | None = None
 
     def bytes_at(self, where: str, offset: int, length: int | None) -> np.ndarray:
         """UINT8[length] at ``offset``, without a copy; to the end when ``length`` is None."""
@@ -70,6 +71,11 @@ class MappedFile:
             )
         end = size if length is None else offset + length
         return self.data[offset:end]
+
+    def release(self) -> None:
+        """Give the pages read so far back to the system; they are read again from the file when touched."""
+        if self._map is not None:
+            self._map.madvise(mmap.MADV_DONTNEED)
 
 
 def map_file(path: Path) -> MappedFile:
@@ -87,7 +93,7 @@ def map_file(path: Path) -> MappedFile:
         mapped = mmap.mmap(descriptor, 0, access=mmap.ACCESS_READ)
     finally:
         os.close(descriptor)
-    return MappedFile(path, np.frombuffer(mapped, np.uint8))
+    return MappedFile(path, np.frombuffer(mapped, np.uint8), mapped)
 
 
 class DataRoot:
@@ -127,3 +133,8 @@ class DataRoot:
         if location not in self._maps:
             self._maps[location] = map_file(self._confined(where, location))
         return self._maps[location].bytes_at(where, offset, length)
+
+    def release(self) -> None:
+        """Give back the pages of every file mapped so far."""
+        for mapped in self._maps.values():
+            mapped.release()

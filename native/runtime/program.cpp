@@ -1,0 +1,170 @@
+#include "runtime/program.hpp"
+
+#include <algorithm>
+#include <atomic>
+#include <stdexcept>
+#include <utility>
+
+#include "runtime/pool.hpp"
+
+namespace tenonnx {
+namespace {
+
+// Bytes from element 0 to the end of the last one; -1 for a negative stride or a size that wraps.
+int64_t extent(const Tensor& t) {
+  int64_t last = 0;
+  for (int i = 0; i < t.rank; ++i) {
+    if (t.dims[i] < 0 || t.strides[i] < 0) return -1;
+    if (t.dims[i] == 0) return 0;
+    int64_t span;
+    if (__builtin_mul_overflow(t.dims[i] - 1, t.strides[i], &span) || __builtin_add_overflow(last, span, &last)) return -1;
+  }
+  int64_t bytes;
+  if (__builtin_add_overflow(last, int64_t(1), &last) || __builtin_mul_overflow(last, size_of(t.dtype), &bytes)) return -1;
+  return bytes;
+}
+
+}  // namespace
+
+Program::Program(std::vector<ValueSpec> values, std::vector<StepSpec> steps, int64_t arena_bytes, std::vector<int64_t> slot_bytes)
+    : values_(std::move(values)), steps_(std::move(steps)), arena_bytes_(arena_bytes), slot_bytes_(std::move(slot_bytes)) {
+  check_values();
+  size_t tensors = 0;
+  for (const StepSpec& step : steps_) {
+    first_tensor_.push_back(tensors);
+    tensors += step.inputs.size() + step.outputs.size();
+  }
+  for (size_t i = 0; i < steps_.size(); ++i) check_step(i);
+}
+
+void Program::check_values() const {
+  for (size_t i = 0; i < values_.size(); ++i) {
+    const ValueSpec& v = values_[i];
+    const int64_t bytes = extent(v.tensor);
+    int64_t room = INT64_MAX;
+    if (v.space == Space::arena) room = arena_bytes_;
+    if (v.space == Space::slot) room = v.slot >= 0 && v.slot < int(slot_bytes_.size()) ? slot_bytes_[size_t(v.slot)] : -1;
+    if (size_of(v.tensor.dtype) == 0 || bytes < 0 || v.offset < 0 || v.offset > room || bytes > room - v.offset) {
+      throw std::invalid_argument("value " + std::to_string(i) + " of the plan does not fit its storage");
+    }
+  }
+}
+
+void Program::check_step(size_t index) const {
+  const StepSpec& step = steps_[index];
+  if (step.kernel == nullptr) return;  // run by another engine
+  std::vector<Tensor> tensors;
+  for (const std::vector<int>* ids : {&step.inputs, &step.outputs}) {
+    for (int id : *ids) {
+      if (id >= int(values_.size()) || (id < 0 && ids == &step.outputs)) {
+        throw std::invalid_argument("step " + std::to_string(index) + " names a value that the plan does not have");
+      }
+      tensors.push_back(id < 0 ? Tensor{} : values_[size_t(id)].tensor);
+    }
+  }
+  Fault fault;
+  const Args call{tensors.data(), int(step.inputs.size()), tensors.data() + step.inputs.size(), int(step.outputs.size()),
+                  step.ints.data(), int(step.ints.size()), step.floats.data(), int(step.floats.size()), &fault};
+  const std::string problem = step.kernel->validate(call);
+  if (!problem.empty()) {
+    throw std::invalid_argument("step " + std::to_string(index) + " (" + step.kernel->name + " for " + step.name + "): " + problem);
+  }
+}
+
+std::unique_ptr<Run> Program::acquire() {
+  {
+    std::lock_guard<std::mutex> lock(mutex_);
+    if (!idle_.empty()) {
+      std::unique_ptr<Run> run = std::move(idle_.back());
+      idle_.pop_back();
+      return run;
+    }
+  }
+  auto run = std::make_unique<Run>();
+  run->arena_ = Buffer(size_t(arena_bytes_), Purpose::arena);
+  run->addresses_.resize(values_.size());
+  for (const StepSpec& step : steps_) {
+    for (const std::vector<int>* ids : {&step.inputs, &step.outputs})
+      for (int id : *ids) run->tensors_.push_back(id < 0 ? Tensor{} : values_[size_t(id)].tensor);
+  }
+  run->next_.resize(steps_.size());
+  return run;
+}
+
+void Program::release(std::unique_ptr<Run> run) {
+  std::lock_guard<std::mutex> lock(mutex_);
+  idle_.push_back(std::move(run));
+}
+
+void Program::bind(Run& run, const std::vector<std::byte*>& slots) const {
+  if (slots.size() != slot_bytes_.size()) throw std::invalid_argument("a run binds another number of slots than the plan has");
+  std::fill(run.next_.begin(), run.next_.end(), 0);
+  run.fault_ = Fault{};
+  if (run.slots_ == slots && !slots.empty()) return;
+  run.slots_ = slots;
+  for (size_t i = 0; i < values_.size(); ++i) {
+    const ValueSpec& v = values_[i];
+    if (v.space == Space::fixed) run.addresses_[i] = v.tensor.data;
+    else run.addresses_[i] = (v.space == Space::arena ? run.arena_.data() : slots[size_t(v.slot)]) + v.offset;
+  }
+  size_t position = 0;
+  for (const StepSpec& step : steps_) {
+    for (const std::vector<int>* ids : {&step.inputs, &step.outputs})
+      for (int id : *ids) run.tensors_[position++].data = id < 0 ? nullptr : run.addresses_[size_t(id)];
+  }
+}
+
+Args Program::args(const Run& run, size_t step, Fault* fault) const {
+  const StepSpec& s = steps_[step];
+  const Tensor* tensors = run.tensors_.data() + first_tensor_[step];
+  return {tensors, int(s.inputs.size()), tensors + s.inputs.size(), int(s.outputs.size()),
+          s.ints.data(), int(s.ints.size()), s.floats.data(), int(s.floats.size()), fault};
+}
+
+bool Program::runs(int first, int last) const {
+  if (first < 0 || first > last || last > int(steps_.size())) return false;
+  for (int i = first; i < last; ++i)
+    if (steps_[size_t(i)].kernel == nullptr) return false;
+  return true;
+}
+
+Failure Program::execute(Run& run, int first, int last, int threads) const {
+  struct Context {
+    const Program* program;
+    Run* run;
+    int first, last;
+    Barrier barrier;
+    int failed;
+  } context{this, &run, first, last, Barrier(threads), -1};
+  const auto body = [](void* opaque, int thread, int count) {
+    auto& c = *static_cast<Context*>(opaque);
+    for (int i = c.first; i < c.last; ++i) {
+      const StepSpec& step = c.program->steps_[size_t(i)];
+      if (step.sync && count > 1) {
+        c.barrier.wait();
+        if (std::atomic_ref<int>(c.failed).load(std::memory_order_acquire) >= 0) return;
+      }
+      // Checks are serial. A thread that sees one fail still goes to the next barrier: there all leave together.
+      if (thread != 0 ? !step.parallel : c.failed >= 0) continue;
+      const Args call = c.program->args(*c.run, size_t(i), &c.run->fault_);
+      const int64_t tasks = step.kernel->tasks(call);
+      if (!step.parallel || count == 1) {
+        step.kernel->run(call, 0, tasks);
+        if (c.run->fault_.code != 0) {
+          std::atomic_ref<int>(c.failed).store(i, std::memory_order_release);
+        }
+        continue;
+      }
+      const int64_t grain = std::max<int64_t>(1, tasks / (4 * count));
+      std::atomic_ref<int64_t> next(c.run->next_[size_t(i)]);
+      for (int64_t begin; (begin = next.fetch_add(grain, std::memory_order_relaxed)) < tasks;) {
+        step.kernel->run(call, begin, std::min(begin + grain, tasks));
+      }
+    }
+  };
+  run_parallel(threads, body, &context);
+  if (context.failed >= 0) return {context.failed, run.fault_};
+  return {};
+}
+
+}  // namespace tenonnx

@@ -1,0 +1,100 @@
+"""Dense caches: all READ_WRITE inputs of a model in one allocation, with their valid length."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import NamedTuple
+
+import numpy as np
+
+from tenonnx import dtypes
+from tenonnx.cache.ownership import Extent, address
+from tenonnx.errors import CapacityError
+
+_ALIGNMENT = 64
+
+
+class CacheSpec(NamedTuple):
+    """One cache tensor: its element type, concrete dimensions, and the axis that its length runs along."""
+
+    elem_type: int
+    dims: tuple[int, ...]
+    axis: int
+
+    @property
+    def nbytes(self) -> int:
+        size = dtypes.BY_NUMBER[self.elem_type].bits // 8
+        for dim in self.dims:
+            size *= dim
+        return size
+
+
+def planned_bytes(specs: Mapping[str, CacheSpec]) -> int:
+    """Bytes that a Cache over these tensors allocates."""
+    return sum(-(-spec.nbytes // _ALIGNMENT) * _ALIGNMENT for spec in specs.values())
+
+
+class Cache:
+    """Every cache of a model, and how many positions of them are valid.
+
+    Pass it to ``Session.run``: the run binds each tensor as writable, feeds ``position`` with ``length``, and moves
+    ``length`` on success alone. Rolling back is ``truncate``: bytes past the valid length mean nothing.
+    """
+
+    def __init__(self, specs: Mapping[str, CacheSpec]) -> None:
+        from tenonnx._native import Buffer
+
+        self.specs = dict(specs)
+        self._length = 0
+        wanted = planned_bytes(specs)
+        try:
+            self._buffer = Buffer(wanted, "cache")
+        except MemoryError as error:
+            raise CapacityError(f"a cache of {wanted:,} bytes cannot be allocated; ask for a shorter context") from error
+        whole = self._buffer.array()
+        self.arrays: dict[str, np.ndarray] = {}
+        offset = 0
+        for name, spec in self.specs.items():
+            part = whole[offset : offset + spec.nbytes]
+            self.arrays[name] = part.view(dtypes.BY_NUMBER[spec.elem_type].numpy).reshape(spec.dims)
+            offset += -(-spec.nbytes // _ALIGNMENT) * _ALIGNMENT
+        self.addresses = {name: address(array) for name, array in self.arrays.items()}
+        self.extent = Extent("cache", self._buffer.address, self._buffer.address + wanted)
+
+    @property
+    def length(self) -> int:
+        """Positions that hold valid content, the same in every tensor."""
+        return self._length
+
+    @property
+    def capacity(self) -> int:
+        """Positions that fit, in the tensor that holds fewest."""
+        return min((spec.dims[spec.axis] for spec in self.specs.values()), default=0)
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes allocated, whole capacity."""
+        return int(self._buffer.nbytes)
+
+    def truncate(self, length: int) -> None:
+        """Keep the first ``length`` positions; ``CapacityError`` when that is negative or more than are valid."""
+        if not 0 <= length <= self._length:
+            raise CapacityError(f"truncate to {length}: expected 0 to {self._length}, the valid length")
+        self._length = length
+
+    def reset(self) -> None:
+        """Forget all content; the storage stays."""
+        self._length = 0
+
+    def advance(self, length: int) -> None:
+        """Make ``length`` positions valid; for the runtime, after a run that wrote them."""
+        if not 0 <= length <= self.capacity:
+            raise CapacityError(f"length {length}: expected 0 to {self.capacity}, the capacity")
+        self._length = length
+
+    def __getitem__(self, name: str) -> np.ndarray:
+        """The array of one cache input, over the cache's own storage."""
+        return self.arrays[name]
+
+    def __repr__(self) -> str:
+        return f"Cache({len(self.arrays)} tensors, {self._length} of {self.capacity} positions, {self.nbytes:,} bytes)"

@@ -1,0 +1,125 @@
+"""Who may write which storage now: one process-wide registry, keyed by address range.
+
+Ownership belongs to storage, not to Python objects: two arrays over the same bytes are one thing here.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import NamedTuple
+
+import numpy as np
+
+from tenonnx.errors import BindingError, ConcurrentUseError, ImmutableStorageError, SharedStorageError
+
+
+class Extent(NamedTuple):
+    """Bytes [begin, end) bound to the input or output ``name``."""
+
+    name: str
+    begin: int
+    end: int
+
+    def overlaps(self, other: Extent) -> bool:
+        return self.begin < other.end and other.begin < self.end
+
+
+class Writable:
+    """An array whose owner lets the running call change it; made by ``writable``."""
+
+    __slots__ = ("array",)
+
+    def __init__(self, array: np.ndarray) -> None:
+        self.array = array
+
+    def __repr__(self) -> str:
+        return f"writable({self.array.dtype}{list(self.array.shape)} at {address(self.array):#x})"
+
+
+def writable(array: np.ndarray) -> Writable:
+    """Opt one array into mutation for the call it is given to.
+
+    ``array`` must be a writable C-contiguous NumPy array, of the element type and shape of the READ_WRITE input it is
+    bound to. Raises ``ImmutableStorageError`` for a read-only array, ``BindingError`` for anything that is no array or is
+    not contiguous: a copy would not be the caller's storage.
+    """
+    if not isinstance(array, np.ndarray):
+        raise BindingError(f"writable: expected a NumPy array, found {type(array).__name__}; a copy of it would not be the caller's storage")
+    if not array.flags.writeable:
+        raise ImmutableStorageError(
+            f"writable: the array {array.dtype}{list(array.shape)} is read-only, so a run cannot update it; bind a writable array"
+        )
+    if not array.flags.c_contiguous:
+        raise BindingError(
+            f"writable: the array {array.dtype}{list(array.shape)} with strides {array.strides} is not contiguous; "
+            "allocate the cache whole and bind it whole"
+        )
+    return Writable(array)
+
+
+def address(array: np.ndarray) -> int:
+    """Address of element 0."""
+    return int(array.__array_interface__["data"][0])
+
+
+def extent(name: str, array: np.ndarray) -> Extent:
+    """The bytes of a contiguous array."""
+    begin = address(array)
+    return Extent(name, begin, begin + array.nbytes)
+
+
+class _Registry:
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._held: dict[int, tuple[Extent, ...]] = {}
+        self._next = 0
+
+    def enter(self, extents: tuple[Extent, ...], reads: Sequence[Extent]) -> int:
+        with self._lock:
+            for held in self._held.values():
+                for mine in (*extents, *reads):
+                    if any(mine.overlaps(other) for other in held):
+                        raise ConcurrentUseError(
+                            f"input {mine.name!r}: another call that is still running has bound this storage as writable; "
+                            "wait for it, or give each call a cache of its own"
+                        )
+            self._next += 1
+            self._held[self._next] = extents
+            return self._next
+
+    def leave(self, ticket: int) -> None:
+        with self._lock:
+            self._held.pop(ticket, None)
+
+
+_registry = _Registry()
+
+
+def _check_distinct(writes: Sequence[Extent], reads: Sequence[Extent]) -> None:
+    in_order = sorted(writes, key=lambda extent: extent.begin)
+    for a, b in zip(in_order, in_order[1:], strict=False):
+        if a.overlaps(b):
+            how = "the same array" if (a.begin, a.end) == (b.begin, b.end) else "overlapping arrays"
+            raise SharedStorageError(f"inputs {a.name!r} and {b.name!r} are bound to {how}; each cache needs storage of its own")
+    for read in reads:
+        for write in in_order:
+            if read.overlaps(write):
+                raise SharedStorageError(
+                    f"{read.name!r} overlaps the storage of {write.name!r}, which the run writes; pass a copy of it"
+                )
+
+
+@contextmanager
+def owned(writes: Sequence[Extent], reads: Sequence[Extent]) -> Iterator[None]:
+    """Hold ``writes`` for the running call; released on every way out.
+
+    Raises ``SharedStorageError`` when bindings of this call overlap, ``ConcurrentUseError`` when another call holds one.
+    """
+    _check_distinct(writes, reads)
+    ticket = _registry.enter(tuple(writes), reads)
+    try:
+        yield
+    finally:
+        _registry.leave(ticket)

@@ -1,0 +1,6 @@
+"""From a graph to a frozen table of steps and storage."""
+
+from tenonnx.plan.planner import Planner, plan
+from tenonnx.plan.types import CacheWrite, ExecutionPlan, PlannedStep, PlannedValue, Slot, Storage, WeightKey
+
+__all__ = ["CacheWrite", "ExecutionPlan", "PlannedStep", "PlannedValue", "Planner", "Slot", "Storage", "WeightKey", "plan"]

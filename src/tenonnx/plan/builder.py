@@ -1,0 +1,218 @@
+"""Building a draft from a graph: names to values, and values that wait to see who reads them.
+
+A lazy value costs nothing until a reader wants its bytes: weights in a packed layout, casts and activations that the
+reading kernel does itself.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from tenonnx import dtypes
+from tenonnx.alias import AliasMap
+from tenonnx.errors import ShapeError, UnsupportedError
+from tenonnx.layouts import Layout
+from tenonnx.plan.draft import DraftStep, Owner, Value, row_major
+from tenonnx.plan.types import CacheWrite, Storage, WeightKey
+from tenonnx.schema.graph import Scope
+from tenonnx.shapes import ShapesContext, SymTensor
+
+PARALLEL_BYTES = 64 * 1024  # a step that touches less is quicker on one thread than a meeting of all
+
+FLOAT, FLOAT16, INT32, INT64, BOOL, BFLOAT16 = 1, 10, 6, 7, 9, 16
+UINT8 = 2
+
+
+@dataclass(frozen=True, slots=True)
+class Weight:
+    """A structured initializer not yet decoded. ``layout`` None: no kernel reads it packed."""
+
+    name: str
+    shape: tuple[int, ...]
+    layout: Layout | None
+    transposed: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class CastOf:
+    """A cast that the reading kernel may do itself."""
+
+    source: Value
+    elem_type: int
+
+
+@dataclass(frozen=True, slots=True)
+class SwishOf:
+    """An activation that a following product may do itself."""
+
+    source: Value
+    alpha: float
+
+
+Lazy = Weight | CastOf | SwishOf
+
+
+class Builder:
+    """The state of one draft; lowering rules read nodes and add steps through it."""
+
+    def __init__(self, scope: Scope, aliases: AliasMap, context: ShapesContext, weights: dict[str, Weight]) -> None:
+        self.scope = scope
+        self.aliases = aliases
+        self.context = context
+        self.steps: list[DraftStep] = []
+        self.writes: list[CacheWrite] = []
+        self.env: dict[str, Value | Lazy] = dict(weights)
+        self.inputs: dict[str, Value] = {}
+        self._derived: dict[tuple[Any, ...], Any] = {}
+        for name in scope.inputs:
+            if name not in scope.initializers:
+                self._input(name)
+        for tensor in scope.initializers.values():
+            self._initializer(tensor)
+
+    # ---- What is there before the first node
+
+    def _input(self, name: str) -> None:
+        elem_type, dims = self.type_of(name)
+        mutable = name in self.aliases.mutable_inputs
+        owner = Owner(name, Storage.INPUT, nbytes_of(elem_type, dims), mutable=mutable)
+        self.env[name] = self.inputs[name] = Value(name, elem_type, dims, row_major(dims), owner)
+
+    def _initializer(self, tensor: Any) -> None:
+        dims = tuple(tensor.dims)
+        owner = Owner(tensor.name, Storage.INITIALIZER, nbytes_of(tensor.data_type, dims), weight=WeightKey(tensor.name, "tensor"))
+        self.env[tensor.name] = Value(tensor.name, tensor.data_type, dims, row_major(dims), owner)
+
+    def constant(self, name: str, array: np.ndarray) -> Value:
+        """A value that the plan itself provides."""
+        array = np.ascontiguousarray(array)
+        owner = Owner(name, Storage.INITIALIZER, array.nbytes, constant=array)
+        return Value(name, dtypes.of_numpy(array.dtype, name).number, array.shape, row_major(array.shape), owner)
+
+    # ---- Types and names
+
+    def type_of(self, name: str) -> tuple[int, tuple[int, ...]]:
+        """Element type and concrete dimensions; ``ShapeError`` naming what is not known."""
+        symbol = self.context[name]
+        if not isinstance(symbol, SymTensor):
+            raise UnsupportedError(f"value {name!r}: {symbol} has no native storage in this version; expected a tensor")
+        if symbol.shape is None:
+            raise ShapeError(
+                f"value {name!r}: its type {symbol} is not known before the run; give every symbol a number with dims=, "
+                "or run the model with engine=\"onnxruntime\""
+            )
+        return symbol.elem_type, symbol.shape
+
+    def lazy(self, name: str) -> Value | Lazy:
+        """What a name stands for, perhaps not yet in memory."""
+        return self.env[name]
+
+    def value(self, name: str) -> Value:
+        """The bytes that a name stands for, made now if they were not."""
+        found = self.env[name]
+        if isinstance(found, Value):
+            return found
+        made = self._materialize(name, found)
+        self.env[name] = made
+        return made
+
+    def optional(self, node: Any, index: int) -> Value | None:
+        """Input ``index`` of a node, or None where it is absent."""
+        return self.value(node.input[index]) if index < len(node.input) and node.input[index] else None
+
+    def _materialize(self, name: str, lazy: Lazy) -> Value:
+        if isinstance(lazy, CastOf):
+            result = self.new(name, lazy.elem_type, lazy.source.dims)
+            self.step("copy", f"Cast of {lazy.source.name}", [lazy.source], [result])
+            return result
+        if isinstance(lazy, SwishOf):
+            result = self.new(name, lazy.source.elem_type, lazy.source.dims)
+            self.step("swish", f"Swish of {lazy.source.name}", [lazy.source], [result], floats=(lazy.alpha,), reuse=(0,))
+            return result
+        owner = Owner(lazy.name, Storage.INITIALIZER, nbytes_of(FLOAT, lazy.shape), weight=WeightKey(lazy.name, "dense"))
+        decoded = Value(lazy.name, FLOAT, lazy.shape, row_major(lazy.shape), owner)
+        if not lazy.transposed:
+            return decoded
+        return decoded.view(lazy.shape[::-1], decoded.strides[::-1], name)
+
+    # ---- New values and steps
+
+    def new(self, name: str, elem_type: int, dims: tuple[int, ...], storage: Storage = Storage.ARENA) -> Value:
+        """A value with storage of its own, not yet written."""
+        owner = Owner(name, storage, nbytes_of(elem_type, dims))
+        return Value(name, elem_type, dims, row_major(dims), owner, version=1)
+
+    def output(self, node: Any, index: int = 0) -> Value:
+        """The value for an output: fresh, or the next version of the input it must alias."""
+        name = node.output[index]
+        elem_type, dims = self.type_of(name)
+        source = self.aliases.source(name)
+        if source is None:
+            return self.new(name, elem_type, dims)
+        old = self.value(source)
+        if not old.owner.mutable or not old.contiguous or old.dims != dims or old.elem_type != elem_type:
+            raise UnsupportedError(f"{self.label(node)}: output {name!r} must share the storage of {source!r}, which it cannot overwrite whole")
+        return Value(name, elem_type, dims, old.strides, old.owner, old.offset, old.version + 1, old)
+
+    def label(self, node: Any) -> str:
+        """How steps and messages name a node."""
+        return f"{node.name or node.output[0]} ({node.op_type})"
+
+    def step(self, kernel: str | None, label: str, inputs: list[Value | None], outputs: list[Value], **more: Any) -> DraftStep:
+        """Add a kernel call and note the versions that it makes."""
+        touched = sum(value.size * value.itemsize for value in (*inputs, *outputs) if value is not None)
+        more.setdefault("parallel", touched >= PARALLEL_BYTES)
+        made = DraftStep(kernel, label, inputs, outputs, **more)
+        for value in outputs:
+            value.owner.writers[value.version] = made
+        self.steps.append(made)
+        return made
+
+    def define(self, node: Any, *results: Value | Lazy) -> None:
+        """Bind the outputs of a node, in order, to what they stand for."""
+        for name, result in zip(node.output, results, strict=False):
+            if name:
+                self.env[name] = result
+
+    # ---- Values derived from others, made once
+
+    def once(self, key: tuple[Any, ...], make: Any) -> Any:
+        """``make()``, or what it gave for the same key before."""
+        if key not in self._derived:
+            self._derived[key] = make()
+        return self._derived[key]
+
+    def dense(self, value: Value) -> Value:
+        """The value itself where it is contiguous, else a contiguous copy."""
+        if value.contiguous:
+            return value
+
+        def copy() -> Value:
+            result = self.new(f"{value.name}.dense", value.elem_type, value.dims)
+            self.step("copy", f"copy of {value.name}", [value], [result])
+            return result
+
+        return self.once(("dense", *identity(value)), copy)
+
+    def check(self, kernel: str, value: Value, ints: tuple[int, ...], label: str) -> DraftStep:
+        """A step that stops the run, before any cache is written, when a value is out of range."""
+        dense = self.dense(value)
+        return self.once((kernel, ints, *identity(dense)),
+                         lambda: self.step(kernel, label, [dense], [], ints=ints, parallel=False))
+
+
+def identity(value: Value) -> tuple[Any, ...]:
+    """A key that is equal for values showing the same bytes in the same way."""
+    return id(value.owner), value.version, value.offset, value.dims, value.strides, value.elem_type
+
+
+def nbytes_of(elem_type: int, dims: tuple[int, ...]) -> int:
+    """Bytes of a dense tensor; ``UnsupportedError`` for an element type that kernels do not address."""
+    kind = dtypes.scalar(elem_type)
+    if kind.bits % 8:
+        raise UnsupportedError(f"{kind.name} values of {kind.bits} bits have no native storage outside structured types; cast them")
+    return math.prod(dims) * (kind.bits // 8)

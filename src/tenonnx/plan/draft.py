@@ -1,0 +1,125 @@
+"""A plan while it is being made: values over owners of storage, and steps that read and write them.
+
+An owner's content changes from version to version; a value names one version of a part of one owner. So an old name of an
+updated cache stays what it was, and ordering follows from who reads and who writes which version.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from tenonnx import dtypes
+from tenonnx.plan.types import Storage, WeightKey
+
+CHECK_KERNELS = ("check_position", "check_indices")
+
+
+@dataclass(eq=False, slots=True)
+class Owner:
+    """Distinct storage. ``writers[v]`` is the step that makes version v; version 0 is what the caller provides."""
+
+    name: str
+    storage: Storage
+    nbytes: int
+    mutable: bool = False  # a READ_WRITE graph input
+    weight: WeightKey | None = None
+    constant: Any = None
+    writers: dict[int, DraftStep] = field(default_factory=dict)
+
+
+@dataclass(eq=False, slots=True)
+class Value:
+    """A strided view of one version of an owner's bytes; ``offset`` in bytes, ``strides`` in elements."""
+
+    name: str
+    elem_type: int
+    dims: tuple[int, ...]
+    strides: tuple[int, ...]
+    owner: Owner
+    offset: int = 0
+    version: int = 0
+    of: Value | None = None  # the value that this one is a view of
+
+    @property
+    def itemsize(self) -> int:
+        return dtypes.BY_NUMBER[self.elem_type].bits // 8
+
+    @property
+    def size(self) -> int:
+        return math.prod(self.dims)
+
+    @property
+    def contiguous(self) -> bool:
+        return self.size == 0 or all(
+            dim == 1 or have == want for dim, have, want in zip(self.dims, self.strides, row_major(self.dims), strict=True)
+        )
+
+    @property
+    def extent(self) -> int:
+        """Bytes from element 0 to the end of the last element."""
+        if self.size == 0:
+            return 0
+        return (1 + sum((dim - 1) * stride for dim, stride in zip(self.dims, self.strides, strict=True))) * self.itemsize
+
+    def view(self, dims: tuple[int, ...], strides: tuple[int, ...], name: str, offset: int = 0) -> Value:
+        """Another shape or part of the same bytes; ``offset`` in elements from this value's element 0."""
+        where = self.offset + offset * self.itemsize
+        return Value(name, self.elem_type, dims, strides, self.owner, where, self.version, self)
+
+    def reshaped(self, dims: tuple[int, ...], name: str) -> Value | None:
+        """The same elements in the same order under other dimensions, or None where that needs a copy."""
+        if self.contiguous:
+            return self.view(dims, row_major(dims), name)
+        # NumPy decides on a stand-in of the same dims and strides, whose one byte is never touched.
+        stand_in = np.lib.stride_tricks.as_strided(np.empty(1, np.uint8), self.dims, self.strides)
+        try:
+            strides = stand_in.reshape(dims, copy=False).strides
+        except ValueError:
+            return None
+        return self.view(dims, tuple(strides), name)
+
+    def broadcast(self, dims: tuple[int, ...]) -> Value:
+        """A view with the dimensions of a broadcast result; repeated dimensions have stride 0."""
+        if self.dims == dims:
+            return self
+        missing = len(dims) - len(self.dims)
+        strides = [0] * missing + [0 if have == 1 != want else stride
+                                   for have, want, stride in zip(self.dims, dims[missing:], self.strides, strict=True)]
+        return self.view(dims, tuple(strides), self.name)
+
+
+@dataclass(eq=False, slots=True)
+class DraftStep:
+    """A kernel call (or, with ``kernel`` None, a node left to onnxruntime) before it has a place."""
+
+    kernel: str | None
+    label: str
+    inputs: list[Value | None]
+    outputs: list[Value]
+    ints: tuple[int, ...] = ()
+    floats: tuple[float, ...] = ()
+    parallel: bool = False
+    after: list[DraftStep] = field(default_factory=list)  # checks that must have passed
+    reuse: tuple[int, ...] = ()  # inputs whose bytes output 0 may take over
+    nodes: tuple[int, ...] = ()  # left to onnxruntime: positions in the graph
+    names: tuple[tuple[str, ...], tuple[str, ...]] = ((), ())  # of a node left to onnxruntime: inputs, outputs
+
+    @property
+    def is_check(self) -> bool:
+        return self.kernel in CHECK_KERNELS
+
+    @property
+    def writes_cache(self) -> bool:
+        return any(value.owner.mutable for value in self.outputs)
+
+
+def row_major(dims: tuple[int, ...]) -> tuple[int, ...]:
+    """Strides, in elements, of dense storage in dimension order."""
+    strides = [1] * len(dims)
+    for index in range(len(dims) - 2, -1, -1):
+        strides[index] = strides[index + 1] * max(1, dims[index + 1])
+    return tuple(strides)

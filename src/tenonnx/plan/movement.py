@@ -1,0 +1,190 @@
+"""Lowering of operators that rearrange: views where strides can say it, copies where they cannot."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from tenonnx.plan.builder import INT32, INT64, Builder, Weight, nbytes_of
+from tenonnx.plan.draft import Value
+from tenonnx.schema.graph import attributes
+
+
+def reshape(builder: Builder, node: Any) -> bool:
+    """Reshape, Squeeze, Unsqueeze, Flatten, Identity: the inferred dimensions over the same bytes."""
+    source = builder.value(node.input[0])
+    name = node.output[0]
+    _, dims = builder.type_of(name)
+    if builder.aliases.source(name) is not None:
+        # The same storage under a new name: nothing is written, so the version stays.
+        view = source.reshaped(dims, name)
+        if view is None:
+            return False
+        builder.define(node, view)
+        return True
+    view = source.reshaped(dims, name)
+    builder.define(node, view if view is not None else builder.dense(source).reshaped(dims, name))
+    return True
+
+
+def transpose(builder: Builder, node: Any) -> bool:
+    """A view; a weight's transpose waits for its matrix product."""
+    source = builder.lazy(node.input[0])
+    given = attributes(node).get("perm")
+    if isinstance(source, Weight) and len(source.shape) == 2 and not source.transposed and given in (None, [1, 0]):
+        builder.define(node, Weight(source.name, source.shape, source.layout, transposed=True))
+        return True
+    value = builder.value(node.input[0])
+    order = given if given is not None else list(range(len(value.dims)))[::-1]
+    dims = tuple(value.dims[axis] for axis in order)
+    builder.define(node, value.view(dims, tuple(value.strides[axis] for axis in order), node.output[0]))
+    return True
+
+
+def expand(builder: Builder, node: Any) -> bool:
+    """A view that repeats with stride 0."""
+    source = builder.value(node.input[0])
+    _, dims = builder.type_of(node.output[0])
+    builder.define(node, source.broadcast(dims))
+    return True
+
+
+def split(builder: Builder, node: Any) -> bool:
+    """A view per part."""
+    source = builder.value(node.input[0])
+    axis = attributes(node).get("axis", 0) % len(source.dims)
+    parts, begin = [], 0
+    for name in node.output:
+        _, dims = builder.type_of(name)
+        parts.append(source.view(dims, source.strides, name, begin * source.strides[axis]))
+        begin += dims[axis]
+    builder.define(node, *parts)
+    return True
+
+
+def known(builder: Builder, name: str) -> np.ndarray | None:
+    """The content of a small initializer or constant, or None where it is not known before the run."""
+    found = builder.env.get(name)
+    if not isinstance(found, Value) or found.owner.storage.value != "initializer" or not found.contiguous:
+        return None
+    if found.owner.constant is not None:
+        array = np.asarray(found.owner.constant).reshape(-1)
+        begin = found.offset // array.itemsize
+        return array[begin : begin + found.size].reshape(found.dims)
+    tensor = builder.scope.initializers.get(found.owner.name)
+    if tensor is None or tensor.external_data or found.offset:
+        return None
+    from onnx import numpy_helper
+
+    from tenonnx.schema.messages import to_onnx
+
+    return numpy_helper.to_array(to_onnx(tensor)).reshape(found.dims)
+
+
+def slice_(builder: Builder, node: Any) -> bool:
+    """A view, when the bounds are known and every step is positive."""
+    source = builder.value(node.input[0])
+    bounds = [known(builder, name) if name else None for name in node.input[1:]]
+    if any(bound is None for bound, name in zip(bounds, node.input[1:], strict=True) if name):
+        return False
+    starts, ends = bounds[0], bounds[1]
+    axes = bounds[2] if len(bounds) > 2 and bounds[2] is not None else np.arange(len(starts))
+    steps = bounds[3] if len(bounds) > 3 and bounds[3] is not None else np.ones(len(starts), np.int64)
+    if (steps < 1).any():
+        return False
+    begin, strides = 0, list(source.strides)
+    for start, end, axis, step in zip(starts.tolist(), ends.tolist(), axes.tolist(), steps.tolist(), strict=True):
+        first, _, _ = slice(start, end, step).indices(source.dims[axis])
+        begin += first * source.strides[axis]
+        strides[axis] *= step
+    _, dims = builder.type_of(node.output[0])
+    builder.define(node, source.view(dims, tuple(strides), node.output[0], begin if 0 not in dims else 0))
+    return True
+
+
+def concat(builder: Builder, node: Any) -> bool:
+    """One copy of each part into its place."""
+    parts: list[Value | None] = [builder.value(name) for name in node.input]
+    result = builder.output(node)
+    axis = attributes(node)["axis"] % len(result.dims)
+    builder.step("concat", builder.label(node), parts, [result], ints=(axis,))
+    builder.define(node, result)
+    return True
+
+
+def gather(builder: Builder, node: Any) -> bool:
+    """Rows of a packed weight, or of any tensor; indices are checked before the run writes a cache."""
+    data = builder.lazy(node.input[0])
+    indices = builder.value(node.input[1])
+    axis = attributes(node).get("axis", 0)
+    if indices.elem_type not in (INT64, INT32):
+        return False
+    packed = isinstance(data, Weight) and data.layout is not None and not data.transposed and indices.elem_type == INT64 and axis == 0
+    dims = data.shape if isinstance(data, Weight) and packed else builder.value(node.input[0]).dims
+    axis %= len(dims)
+    label = builder.label(node)
+    check = builder.check("check_indices", indices, (dims[axis],), label)
+    indices = builder.dense(indices)
+    result = builder.output(node)
+    if isinstance(data, Weight) and packed and data.layout is not None:
+        builder.step(data.layout.gather, label, [packed_weight(data), indices], [result], ints=data.shape, after=[check])
+    else:
+        builder.step("gather", label, [builder.value(node.input[0]), indices], [result], ints=(axis,), after=[check])
+    builder.define(node, result)
+    return True
+
+
+def packed_weight(weight: Weight) -> Value:
+    """The bytes of a weight in its compute layout."""
+    from tenonnx.plan.builder import UINT8
+    from tenonnx.plan.draft import Owner, row_major
+    from tenonnx.plan.types import Storage, WeightKey
+
+    layout = weight.layout
+    nbytes = layout.nbytes(*weight.shape) if layout is not None else 0
+    owner = Owner(weight.name, Storage.INITIALIZER, nbytes, weight=WeightKey(weight.name, layout.name if layout else ""))
+    return Value(weight.name, UINT8, (nbytes,), row_major((nbytes,)), owner)
+
+
+def shape(builder: Builder, node: Any) -> bool:
+    """Known when planning: a constant."""
+    dims = builder.type_of(node.input[0])[1]
+    given = attributes(node)
+    start, end, _ = slice(given.get("start", 0), given.get("end", len(dims))).indices(len(dims))
+    builder.define(node, builder.constant(node.output[0], np.asarray(dims[start:end], np.int64)))
+    return True
+
+
+def size(builder: Builder, node: Any) -> bool:
+    """Known when planning: a constant."""
+    dims = builder.type_of(node.input[0])[1]
+    builder.define(node, builder.constant(node.output[0], np.asarray(np.prod(dims, dtype=np.int64), np.int64)))
+    return True
+
+
+def constant(builder: Builder, node: Any) -> bool:
+    """A numeric Constant."""
+    from onnx import numpy_helper
+
+    from tenonnx.schema.messages import to_onnx
+
+    attribute = node.attribute[0]
+    if attribute.name == "value":
+        nbytes_of(attribute.t.data_type, ())
+        array = numpy_helper.to_array(to_onnx(attribute.t))
+    elif attribute.name in ("value_int", "value_ints", "value_float", "value_floats"):
+        given = attributes(node)[attribute.name]
+        array = np.asarray(given, np.int64 if "int" in attribute.name else np.float32)
+    else:
+        return False
+    builder.define(node, builder.constant(node.output[0], array))
+    return True
+
+
+RULES: dict[str, Callable[[Builder, Any], bool]] = {
+    **dict.fromkeys(("Reshape", "Squeeze", "Unsqueeze", "Flatten", "Identity"), reshape),
+    "Transpose": transpose, "Expand": expand, "Split": split, "Slice": slice_, "Concat": concat, "Gather": gather,
+    "Shape": shape, "Size": size, "Constant": constant,
+}

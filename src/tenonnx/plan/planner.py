@@ -1,0 +1,133 @@
+"""The planner: a model prepared once, planned for any set of input shapes."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from tenonnx.errors import CheckError
+from tenonnx.layouts import layout_for
+from tenonnx.plan import decoder, elementwise, movement
+from tenonnx.plan.builder import Builder, Weight
+from tenonnx.plan.draft import Value
+from tenonnx.plan.freeze import freeze
+from tenonnx.plan.memory import place
+from tenonnx.plan.regions import foreign, merged
+from tenonnx.plan.schedule import live, ordered
+from tenonnx.plan.types import ExecutionPlan, Storage
+from tenonnx.plan.verify import verify
+from tenonnx.schema.graph import ModelIndex
+from tenonnx.shapes import Inference, ShapesContext
+from tenonnx.shapes.skeleton import DOMAIN
+from tenonnx.structs import recognize
+
+_RULES = {**elementwise.RULES, **movement.RULES, **decoder.RULES}
+
+
+class Planner:
+    """What planning needs of a model whatever its input shapes; safe to share between threads."""
+
+    def __init__(self, model: Any) -> None:
+        self.model = model
+        self.index = ModelIndex(model)
+        self.inference = Inference(model, self.index)
+        self.aliases = self.inference.aliases
+        self.formats: dict[str, str] = {}  # of struct initializers, where the catalogue knows them
+        self.weights = self._weights()
+        self._lock = threading.Lock()
+
+    def _weights(self) -> dict[str, Weight]:
+        found: dict[str, Weight] = {}
+        types: dict[int, Any] = {}
+        for name, value in self.index.main.structs.items():
+            if value.type < 0:
+                raise CheckError(f"struct initializer {name!r}: an inline type cannot be decoded in a graph yet; declare it in struct_types")
+            if value.type not in types:
+                types[value.type] = recognize(self.model, value.type)
+            known = types[value.type]
+            if known is None:
+                from tenonnx.structs import decoded_type
+
+                found[name] = Weight(name, decoded_type(self.model, value.type)[1], None)
+            else:
+                self.formats[name] = known.format.name
+                found[name] = Weight(name, known.shape, layout_for(known.format.name, known.shape))
+        return found
+
+    def packed(self) -> dict[str, Weight]:
+        """The weights that some node reads packed: through StructDecode by a Gather, or a Transpose and a MatMul."""
+        scope = self.index.main
+        found = {}
+        for node in scope.nodes:
+            if node.domain == DOMAIN and node.op_type == "StructDecode":
+                readers = [scope.nodes[port.node].op_type for port in scope.readers.get(node.output[0], []) if port.index == 0]
+                weight = self.weights[node.input[0]]
+                if weight.layout is not None and any(reader in ("Gather", "Transpose") for reader in readers):
+                    found[weight.name] = weight
+        return found
+
+    def context(self, dims: Mapping[str, int] | None = None, shapes: Mapping[str, Sequence[int]] | None = None) -> ShapesContext:
+        """Types of all values for the given symbols or input shapes."""
+        with self._lock:
+            return ShapesContext(self.model, dims, shapes=shapes, inference=self.inference)
+
+    def plan(
+        self, dims: Mapping[str, int] | None = None, *, shapes: Mapping[str, Sequence[int]] | None = None
+    ) -> ExecutionPlan:
+        """The verified plan for the given symbols or input shapes.
+
+        Raises ``ShapeError``, ``CapacityError``, ``AliasError`` or ``UnsupportedError`` naming the node.
+        """
+        builder = Builder(self.index.main, self.aliases, self.context(dims, shapes), self.weights)
+        for position, node in enumerate(self.index.main.nodes):
+            self._lower(builder, position, node)
+        outputs = _results(builder, list(self.index.main.outputs))
+        results = list(outputs.values())
+        steps = merged(ordered(live(builder.steps, results)), results)
+        plan = freeze(steps, place(steps), builder.inputs, outputs, builder.writes)
+        verify(plan)
+        return plan
+
+    def _lower(self, builder: Builder, position: int, node: Any) -> None:
+        rules = decoder.DOMAIN_RULES if node.domain == DOMAIN else _RULES if node.domain in ("", "ai.onnx") else {}
+        rule = rules.get(node.op_type)
+        if rule is None or not rule(builder, node):
+            foreign(builder, position, node)
+
+
+def _results(builder: Builder, names: list[str]) -> dict[str, Value]:
+    """The graph's outputs: written where the caller finds them, or the storage of a cache."""
+    results: dict[str, Value] = {}
+    taken: set[int] = set()
+    for name in names:
+        value = builder.value(name)
+        owner = value.owner
+        if builder.aliases.source(name) is not None and owner.mutable:
+            results[name] = value
+            continue
+        own = owner.storage is Storage.ARENA and id(owner) not in taken
+        if own and value.contiguous and value.offset == 0 and value.size * value.itemsize == owner.nbytes:
+            owner.storage = Storage.OUTPUT
+            owner.name = name
+        else:
+            source, value = value, builder.new(name, value.elem_type, value.dims, Storage.OUTPUT)
+            builder.step("copy", f"output {name}", [source], [value])
+        taken.add(id(value.owner))
+        results[name] = value
+    return results
+
+
+def plan(
+    model: Any,
+    dims: Mapping[str, int] | None = None,
+    *,
+    threads: int | str = "auto",
+    packs: str = "auto",
+    device: str | None = None,
+) -> ExecutionPlan:
+    """Plan a model for the given symbolic dimensions: steps, storage and the peak, without running or allocating.
+
+    The plan does not depend on ``threads``, ``packs`` or ``device``: every kernel has the same workspace everywhere.
+    """
+    return Planner(model).plan(dims)

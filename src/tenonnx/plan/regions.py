@@ -1,0 +1,60 @@
+"""Nodes without a native kernel: each becomes a step of its own, and neighbours become one onnxruntime region."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from tenonnx.errors import UnsupportedError
+from tenonnx.plan.builder import Builder
+from tenonnx.plan.draft import DraftStep, Value
+from tenonnx.shapes.skeleton import DOMAIN
+
+
+def foreign(builder: Builder, position: int, node: Any) -> None:
+    """Leave a node to onnxruntime, its operands dense, its results in the plan's own storage."""
+    label = builder.label(node)
+    if node.domain == DOMAIN:
+        raise UnsupportedError(f"{label}: this use of {node.op_type} has no kernel; its inputs are {list(node.input)}")
+    aliased = [name for name in node.output if builder.aliases.source(name) is not None]
+    if aliased:
+        raise UnsupportedError(f"{label}: output {aliased[0]!r} must alias an input, but the node has no native kernel that writes in place")
+    names = [name for name in node.input if name]
+    for child in builder.scope.children.get(position, {}).values():
+        names += [name for name in child.captured if name in builder.env]
+    inputs: list[Value | None] = [builder.dense(builder.value(name)) for name in dict.fromkeys(names)]
+    results = [builder.output(node, index) for index, name in enumerate(node.output) if name]
+    made = [name for name in node.output if name]
+    builder.step(None, label, inputs, results, nodes=(position,), names=(tuple(dict.fromkeys(names)), tuple(made)), parallel=False)
+    for name, result in zip(made, results, strict=True):
+        builder.env[name] = result
+
+
+def merged(steps: list[DraftStep], results: list[Value]) -> list[DraftStep]:
+    """Neighbouring onnxruntime steps as one region each; what only the region itself reads stays inside it."""
+    regions: list[list[DraftStep]] = []
+    for step in steps:
+        if step.kernel is None and regions and regions[-1][-1].kernel is None:
+            regions[-1].append(step)
+        else:
+            regions.append([step])
+    return [group[0] if len(group) == 1 else _region(group, steps, results) for group in regions]
+
+
+def _region(group: list[DraftStep], steps: list[DraftStep], results: list[Value]) -> DraftStep:
+    inside = {id(step) for step in group}
+    others = (value for step in steps if id(step) not in inside for value in step.inputs if value is not None)
+    read_outside = {id(value.owner) for value in (*others, *results)}
+    made = {name for step in group for name in step.names[1]}
+    inputs = {
+        name: value for step in group for name, value in zip(step.names[0], step.inputs, strict=True) if name not in made
+    }
+    outputs = {
+        name: value for step in group for name, value in zip(step.names[1], step.outputs, strict=True)
+        if id(value.owner) in read_outside
+    }
+    region = DraftStep(None, " + ".join(step.label for step in group), list(inputs.values()), list(outputs.values()))
+    region.nodes = tuple(node for step in group for node in step.nodes)
+    region.names = (tuple(inputs), tuple(outputs))
+    for value in outputs.values():
+        value.owner.writers[value.version] = region
+    return region

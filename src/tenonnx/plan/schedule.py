@@ -1,0 +1,108 @@
+"""The order of the steps: readers of an old name before its update, every check before the first cache write."""
+
+from __future__ import annotations
+
+import heapq
+
+from tenonnx.errors import AliasError, UnsupportedError
+from tenonnx.plan.draft import DraftStep, Owner, Value
+
+
+def live(steps: list[DraftStep], results: list[Value]) -> list[DraftStep]:
+    """The steps that a result needs, or that write a cache; shape arithmetic that views made needless falls away."""
+    needed: set[int] = set()
+    pending: list[DraftStep] = [step for step in steps if step.writes_cache]
+    pending += [step for value in results for step in _makers(value)]
+    while pending:
+        step = pending.pop()
+        if id(step) in needed:
+            continue
+        needed.add(id(step))
+        pending += step.after
+        for value in step.inputs:
+            if value is not None:
+                pending += _makers(value)
+    return [step for step in steps if id(step) in needed]
+
+
+def _makers(value: Value) -> list[DraftStep]:
+    return [step for version, step in value.owner.writers.items() if version <= value.version]
+
+
+def dependencies(steps: list[DraftStep]) -> list[set[int]]:
+    """For each step the positions of the steps that must come before it."""
+    position = {id(step): number for number, step in enumerate(steps)}
+    before: list[set[int]] = [set() for _ in steps]
+    checks = [number for number, step in enumerate(steps) if step.is_check]
+    for number, step in enumerate(steps):
+        before[number].update(position[id(check)] for check in step.after if id(check) in position)
+        if step.writes_cache:
+            before[number].update(checks)
+        for value in step.inputs:
+            if value is None:
+                continue
+            for version, writer in value.owner.writers.items():
+                other = position.get(id(writer))
+                if other is None or other == number:
+                    continue
+                if version <= value.version:
+                    before[number].add(other)
+                elif version == value.version + 1:
+                    before[other].add(number)  # the old content is read before it is overwritten
+        for value in step.outputs:
+            earlier = value.owner.writers.get(value.version - 1)
+            if earlier is not None and id(earlier) in position:
+                before[number].add(position[id(earlier)])
+    return before
+
+
+def ordered(steps: list[DraftStep]) -> list[DraftStep]:
+    """The steps in an order that respects every dependency, else as given; runs of one engine are kept together.
+
+    Raises ``AliasError`` when a reader of an old name needs the updated value, ``UnsupportedError`` when a check does.
+    """
+    before = dependencies(steps)
+    after: list[list[int]] = [[] for _ in steps]
+    missing = [len(others) for others in before]
+    for number, others in enumerate(before):
+        for other in others:
+            after[other].append(number)
+    ready: dict[bool, list[int]] = {True: [], False: []}  # by "is native"
+    for number, count in enumerate(missing):
+        if count == 0:
+            heapq.heappush(ready[steps[number].kernel is not None], number)
+    result: list[DraftStep] = []
+    native = True
+    while ready[True] or ready[False]:
+        native = native if ready[native] else not native
+        number = heapq.heappop(ready[native])
+        result.append(steps[number])
+        for other in after[number]:
+            missing[other] -= 1
+            if missing[other] == 0:
+                heapq.heappush(ready[steps[other].kernel is not None], other)
+    if len(result) < len(steps):
+        _explain([step for step, count in zip(steps, missing, strict=True) if count > 0])
+    return result
+
+
+def _explain(stuck: list[DraftStep]) -> None:
+    """Say which reader or check makes an order impossible."""
+    written: dict[int, tuple[Owner, DraftStep]] = {
+        id(value.owner): (value.owner, step) for step in stuck for value in step.outputs if value.owner.mutable
+    }
+    for step in stuck:
+        for value in step.inputs:
+            if value is None or id(value.owner) not in written:
+                continue
+            owner, update = written[id(value.owner)]
+            if step is not update and value.version < max(owner.writers):
+                raise AliasError(
+                    f"{step.label} reads {value.name!r}, the content of cache {owner.name!r} before {update.label}, but depends on "
+                    "a value made from the updated cache; read the updated value, or read the old one earlier"
+                )
+    check = next((step for step in stuck if step.is_check), stuck[0])
+    raise UnsupportedError(
+        f"{check.label}: its position or indices are computed from a cache that the same run updates, so they cannot be "
+        "checked before the first write; pass them as an input"
+    )

@@ -1,0 +1,84 @@
+"""A second opinion on a finished plan, from its table alone: nothing here is shared with the code that made it.
+
+Replaying the table, it tracks which value's content each byte of the arena holds, and proves that every read finds the
+content it names, that aliases resolve to writable inputs, and that no step writes what it must not.
+"""
+
+from __future__ import annotations
+
+from tenonnx.errors import AliasError
+from tenonnx.plan.types import ExecutionPlan, PlannedValue, Storage
+
+_IN_ARENA = (Storage.ARENA, Storage.WORKSPACE, Storage.INPLACE_REUSE)
+
+
+def _owner(plan: ExecutionPlan, index: int) -> int:
+    seen = index
+    for _ in range(len(plan.values)):
+        value = plan.values[seen]
+        if value.root == seen:
+            return seen
+        seen = value.root
+    raise AliasError(f"plan: value {plan.values[index].name!r} is an alias of itself")
+
+
+def _in_arena(plan: ExecutionPlan, value: PlannedValue) -> bool:
+    return plan.values[_owner(plan, value.root)].storage in _IN_ARENA
+
+
+class _Arena:
+    """Which value's content lies where: disjoint intervals (begin, end, value)."""
+
+    def __init__(self) -> None:
+        self.held: list[tuple[int, int, int]] = []
+
+    def write(self, begin: int, end: int, index: int) -> None:
+        kept: list[tuple[int, int, int]] = []
+        for b, e, held in self.held:
+            if e <= begin or end <= b:
+                kept.append((b, e, held))
+                continue
+            kept += [part for part in ((b, begin, held), (end, e, held)) if part[0] < part[1]]
+        kept.append((begin, end, index))
+        self.held = kept
+
+    def holds(self, begin: int, end: int, index: int) -> bool:
+        covered = sum(min(e, end) - max(b, begin) for b, e, held in self.held if held == index and b < end and begin < e)
+        return covered == end - begin
+
+
+def verify(plan: ExecutionPlan) -> None:
+    """Raise ``AliasError`` naming step and value when the plan breaks a promise of its own."""
+    for value, root in plan.aliases:
+        owner = plan.values[_owner(plan, value)]
+        if owner is not plan.values[root] or owner.storage is not Storage.INPUT:
+            raise AliasError(f"plan: {plan.values[value].name!r} must share the storage of {plan.values[root].name!r} but does not")
+    writable = {_owner(plan, value) for value, _ in plan.aliases}
+    total = plan.arena_bytes + plan.workspace_bytes
+    arena = _Arena()
+    for number, step in enumerate(plan.steps):
+        where = f"plan: step {number} ({step.label})"
+        for index in step.inputs:
+            if index < 0 or not _in_arena(plan, plan.values[index]):
+                continue
+            value, content = plan.values[index], _content(plan, index)
+            if not arena.holds(value.offset, value.offset + value.nbytes, content):
+                raise AliasError(f"{where} reads {value.name!r} after its bytes were given to another value")
+        for index in step.outputs:
+            value = plan.values[index]
+            owner = plan.values[_owner(plan, index)]
+            if owner.storage is Storage.INITIALIZER:
+                raise AliasError(f"{where} writes initializer {owner.name!r}")
+            if owner.storage is Storage.INPUT and _owner(plan, index) not in writable:
+                raise AliasError(f"{where} writes input {owner.name!r}, which the model does not declare READ_WRITE")
+            if _in_arena(plan, value):
+                if value.offset < 0 or value.offset + value.nbytes > total:
+                    raise AliasError(f"{where} writes {value.name!r} outside the arena of {total} bytes")
+                arena.write(value.offset, value.offset + value.nbytes, _content(plan, index))
+
+
+def _content(plan: ExecutionPlan, index: int) -> int:
+    """The value whose content a view shows: its root, but a value that reuses bytes is new content."""
+    while plan.values[index].storage is Storage.VIEW:
+        index = plan.values[index].root
+    return index

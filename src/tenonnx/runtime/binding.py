@@ -1,0 +1,126 @@
+"""What one run binds: inputs checked against their types, caches against their contract, outputs given or allocated."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from tenonnx import dtypes
+from tenonnx._native import Buffer
+from tenonnx.cache import Cache, Writable
+from tenonnx.errors import AliasError, BindingError, ImmutableStorageError, ShapeError
+from tenonnx.plan import ExecutionPlan
+from tenonnx.shapes import SymTensor
+
+
+class InputSpec:
+    """One graph input: its declared type, and whether the model declares it READ_WRITE."""
+
+    __slots__ = ("dtype", "mutable", "name", "symbol")
+
+    def __init__(self, name: str, symbol: SymTensor, mutable: bool) -> None:
+        self.name = name
+        self.symbol = symbol
+        self.mutable = mutable
+        self.dtype = dtypes.scalar(symbol.elem_type, f"input {name!r}").numpy
+
+    def _typed(self, array: np.ndarray) -> np.ndarray:
+        if array.dtype != self.dtype:
+            raise ShapeError(f"input {self.name!r}: expected {self.symbol} ({self.dtype}), found dtype {array.dtype}; convert it")
+        dims = self.symbol.dims
+        if dims is not None and len(dims) != array.ndim:
+            raise ShapeError(f"input {self.name!r}: expected {self.symbol}, found shape {list(array.shape)}")
+        return array
+
+    def read(self, value: Any) -> np.ndarray:
+        """A read-only input as a contiguous array; Python numbers stand for scalars."""
+        if isinstance(value, Writable):
+            raise BindingError(f"input {self.name!r}: the model declares it READ_ONLY; pass the array itself, not writable(array)")
+        if isinstance(value, (bool, int, float)) and not isinstance(value, np.generic):
+            value = np.asarray(value, self.dtype) if np.dtype(type(value)).kind == self.dtype.kind else np.asarray(value)
+        if not isinstance(value, (np.ndarray, np.generic)):
+            raise BindingError(f"input {self.name!r}: expected a NumPy array of {self.symbol}, found {type(value).__name__}")
+        return np.ascontiguousarray(self._typed(np.asarray(value))).reshape(np.shape(value))
+
+    def write(self, value: Any) -> np.ndarray:
+        """A READ_WRITE input: the caller's own storage, opted in for this call."""
+        if not isinstance(value, Writable):
+            raise ImmutableStorageError(
+                f"input {self.name!r}: the model declares it READ_WRITE and the run would change it; "
+                f"found a plain {type(value).__name__}: pass writable(array), or a Cache"
+            )
+        array = value.array
+        if not array.flags.writeable:
+            raise ImmutableStorageError(f"input {self.name!r}: the array has become read-only; bind a writable array")
+        return self._typed(array)
+
+
+def bind_dims(specs: Mapping[str, InputSpec], shapes: Mapping[str, tuple[int, ...]]) -> dict[str, int]:
+    """The symbols' values that input shapes imply; ``ShapeError`` naming both inputs where they disagree."""
+    dims: dict[str, tuple[int, str]] = {}
+    for name, shape in shapes.items():
+        for axis, (have, want) in enumerate(zip(shape, specs[name].symbol.dims or (), strict=False)):
+            if isinstance(want, int) and have != want:
+                raise ShapeError(f"input {name!r}: expected {specs[name].symbol}, found shape {list(shape)}")
+            if not isinstance(want, str):
+                continue
+            value, first = dims.setdefault(want, (have, name))
+            if value != have:
+                raise ShapeError(
+                    f"input {name!r}: dimension {axis} ({want}) is {have}, but input {first!r} has {want} = {value}; "
+                    "give both the same length"
+                )
+    return {symbol: value for symbol, (value, _) in dims.items()}
+
+
+def named_inputs(specs: Mapping[str, InputSpec], given: Mapping[str, Any], fed: set[str]) -> None:
+    """Every input named once and none unknown; ``fed`` are those that a Cache provides."""
+    for name in given:
+        if name not in specs:
+            raise BindingError(f"the model has no input {name!r}; its inputs are {', '.join(specs)}")
+        if name in fed:
+            raise BindingError(f"input {name!r}: the cache provides it, and it is given as well; leave it out, or bind arrays yourself")
+    missing = [name for name in specs if name not in given and name not in fed]
+    if missing:
+        raise BindingError(f"missing inputs: {', '.join(missing)}; the model takes {', '.join(specs)}")
+
+
+def output_arrays(plan: ExecutionPlan, out: Mapping[str, np.ndarray] | None) -> dict[str, np.ndarray]:
+    """An array for each graph output that owns its storage: the caller's, or a new one."""
+    given = dict(out or {})
+    arrays: dict[str, np.ndarray] = {}
+    for slot in plan.slots:
+        if not slot.is_output:
+            continue
+        row = plan.values[slot.value]
+        dtype = dtypes.BY_NUMBER[row.elem_type].numpy
+        array = given.pop(slot.name, None)
+        if array is None:
+            array = Buffer(slot.nbytes, "output").array().view(dtype).reshape(row.dims)
+        elif not isinstance(array, np.ndarray) or array.dtype != dtype or array.shape != row.dims:
+            found = f"{array.dtype}{list(array.shape)}" if isinstance(array, np.ndarray) else type(array).__name__
+            raise BindingError(f"out[{slot.name!r}]: expected {dtype}{list(row.dims)}, found {found}")
+        elif not array.flags.writeable or not array.flags.c_contiguous:
+            raise ImmutableStorageError(f"out[{slot.name!r}]: expected a writable contiguous array; allocate one for it")
+        arrays[slot.name] = array
+    names = {name for name, _ in plan.outputs}
+    for name in given:
+        if name in names:
+            raise AliasError(f"out[{name!r}]: this output has the storage of the cache bound as its input; leave it out")
+        raise BindingError(f"out[{name!r}]: the model has no such output; its outputs are {', '.join(sorted(names))}")
+    return arrays
+
+
+def split_cache(inputs: Mapping[str, Any], cache: Cache | None) -> tuple[dict[str, Any], Cache | None]:
+    """The inputs apart from a Cache, which may be given by keyword or as one of the values."""
+    plain = {name: value for name, value in inputs.items() if not isinstance(value, Cache)}
+    caches = {id(value): value for value in inputs.values() if isinstance(value, Cache)}
+    if cache is not None:
+        if not isinstance(cache, Cache):
+            raise BindingError(f"cache: expected what session.new_cache() gives, found {type(cache).__name__}")
+        caches[id(cache)] = cache
+    if len(caches) > 1:
+        raise BindingError("two Cache objects are given; one run updates one cache")
+    return plain, next(iter(caches.values()), None)

@@ -1,0 +1,101 @@
+"""A plan made runnable: its native program, its onnxruntime regions, and the runs that they take in turn."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from tenonnx._native import Program
+from tenonnx.cache import address
+from tenonnx.errors import AliasError, BindingError, CapacityError, TenonnxError
+from tenonnx.plan import ExecutionPlan, Storage
+from tenonnx.runtime.region import Region
+from tenonnx.runtime.weights import Weights
+from tenonnx.schema.graph import ModelIndex
+
+_ARENA, _SLOT, _FIXED = 0, 1, 2
+_POSITION_FAULT = 1
+
+
+class Executable:
+    """One plan, ready to run on ``threads`` threads; safe to run from many threads at once."""
+
+    def __init__(self, plan: ExecutionPlan, weights: Weights, index: ModelIndex, threads: int) -> None:
+        self.plan = plan
+        self.threads = threads
+        self._fixed = _fixed_arrays(plan, weights)
+        values = [self._value_row(number) for number in range(len(plan.values))]
+        steps = [
+            (step.kernel, step.label, list(step.inputs), list(step.outputs), list(step.ints), list(step.floats), step.parallel, step.sync)
+            for step in plan.steps
+        ]
+        self._program = Program(values, steps, plan.peak_bytes, [slot.nbytes for slot in plan.slots])
+        self._segments = self._split(index)
+
+    def _value_row(self, number: int) -> tuple[Any, ...]:
+        row = self.plan.values[number]
+        if number in self._fixed:
+            base = address(self._fixed[number])
+            return _FIXED, -1, 0, row.elem_type, list(row.dims), list(row.strides), base + row.offset
+        space = _SLOT if row.slot >= 0 else _ARENA
+        return space, row.slot, row.offset, row.elem_type, list(row.dims), list(row.strides), 0
+
+    def _split(self, index: ModelIndex) -> list[tuple[int, int] | Region]:
+        """Runs of native steps as (first, last), and the regions between them."""
+        segments: list[tuple[int, int] | Region] = []
+        first = 0
+        for number, step in enumerate(self.plan.steps):
+            if step.kernel is not None:
+                continue
+            if first < number:
+                segments.append((first, number))
+            segments.append(Region(self.plan, step, index, self._fixed, self.threads))
+            first = number + 1
+        if first < len(self.plan.steps):
+            segments.append((first, len(self.plan.steps)))
+        return segments
+
+    def run(self, slots: list[int]) -> None:
+        """Run over the addresses of ``plan.slots``.
+
+        Raises ``CapacityError`` or ``BindingError`` before any cache is written when a position or an index is out of
+        range, ``AliasError`` when an updated cache is not where its input was.
+        """
+        lease = self._program.lease()
+        try:
+            lease.bind(slots)
+            for segment in self._segments:
+                if isinstance(segment, Region):
+                    segment.run(lease)
+                    continue
+                fault = lease.execute(*segment, self.threads)
+                if fault is not None:
+                    raise self._error(*fault)
+            for value, root in self.plan.aliases:
+                where = slots[self.plan.values[root].slot]
+                if lease.address(value) - self.plan.values[value].offset != where:
+                    raise AliasError(f"output {self.plan.values[value].name!r} is not at the address of {self.plan.values[root].name!r}")
+        finally:
+            lease.close()
+
+    def _error(self, step: int, code: int, found: int, low: int, high: int, where: int) -> TenonnxError:
+        label = self.plan.steps[step].label
+        if code != _POSITION_FAULT:
+            return BindingError(f"{label}: index {found} at element {where} is outside {low}..{high}; nothing was written")
+        if found < 0:
+            return CapacityError(f"{label}: position {found} of batch row {where} is negative; expected 0..{high}. Nothing was written")
+        write = next(write for write in self.plan.writes if write.label == label)
+        return CapacityError(
+            f"{label}: position {found} + {write.rows} new rows of batch row {where} passes the cache's capacity of {write.capacity}; "
+            "allocate a longer cache, or truncate it. Nothing was written"
+        )
+
+
+def _fixed_arrays(plan: ExecutionPlan, weights: Weights) -> dict[int, np.ndarray]:
+    found: dict[int, np.ndarray] = {}
+    for number, row in enumerate(plan.values):
+        owner = plan.values[row.root] if row.storage is Storage.VIEW else row
+        if owner.storage is Storage.INITIALIZER:
+            found[number] = owner.constant if owner.constant is not None else weights.array(owner.weight)
+    return found

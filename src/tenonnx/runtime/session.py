@@ -1,0 +1,264 @@
+"""Session: a model loaded, packed and ready to run; the storage contract is enforced at every run."""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections import OrderedDict
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from tenonnx._native import default_threads
+from tenonnx.cache import Cache, CacheSpec, Extent, address, extent, owned, planned_bytes
+from tenonnx.check import raise_errors
+from tenonnx.errors import BindingError, ImmutableStorageError, ShapeError, UnsupportedError
+from tenonnx.plan import Planner
+from tenonnx.runtime.binding import InputSpec, bind_dims, named_inputs, output_arrays, split_cache
+from tenonnx.runtime.executable import Executable
+from tenonnx.runtime.weights import Weights
+from tenonnx.schema.external import DataRoot
+from tenonnx.schema.files import load
+from tenonnx.shapes import SymTensor
+
+_PLANS_KEPT = 64
+
+
+class Session:
+    """Run a model on this CPU.
+
+    ``model`` is a path to an .onnx file, or a ModelProto (``data_root`` then names the folder of its external data).
+    ``threads`` is a number or "auto" (all processors this process may use). ``formats="strict"`` refuses weights that map to
+    no compute layout instead of decoding them at load.
+
+    Raises ``PayloadError`` when the model or its data cannot be read, ``CheckError`` with every finding when the model
+    breaks the storage contract, ``UnsupportedError`` when an option or operator has no way to run.
+    """
+
+    def __init__(
+        self,
+        model: str | os.PathLike[str] | Any,
+        threads: int | str = "auto",
+        packs: str = "auto",
+        engine: str = "auto",
+        formats: str = "any",
+        data_root: str | os.PathLike[str] | None = None,
+    ) -> None:
+        if isinstance(model, (str, os.PathLike)):
+            path = Path(model)
+            model = load(path)
+            data_root = path.parent if data_root is None else data_root
+        _option("packs", packs, ("auto", "off"))
+        _option("engine", engine, ("auto", "native"))
+        _option("formats", formats, ("any", "strict"))
+        self.model = model
+        self.threads = _thread_count(threads)
+        root = DataRoot(data_root)
+        raise_errors(model)
+        self._planner = Planner(model)
+        self._weights = Weights(self._planner, root, self.threads, formats)
+        self._specs = self._input_specs()
+        self._lock = threading.Lock()
+        self._executables: OrderedDict[tuple[Any, ...], Executable] = OrderedDict()
+        self._updates = self._find_updates()
+
+    @property
+    def metadata(self) -> dict[str, str]:
+        """The model's metadata_props."""
+        return {entry.key: entry.value for entry in self.model.metadata_props}
+
+    @property
+    def inputs(self) -> dict[str, SymTensor]:
+        """Name and declared type of every graph input."""
+        return {name: spec.symbol for name, spec in self._specs.items()}
+
+    @property
+    def weight_bytes(self) -> int:
+        """Bytes of the weights as kernels read them."""
+        return sum(part.end - part.begin for part in self._weights.extents())
+
+    def _input_specs(self) -> dict[str, InputSpec]:
+        specs = {}
+        mutable = set(self._planner.aliases.mutable_inputs)
+        for name, symbol in self._planner.inference.inputs.items():
+            if not isinstance(symbol, SymTensor):
+                raise UnsupportedError(f"input {name!r}: {symbol} cannot be bound in this version; expected a tensor")
+            specs[name] = InputSpec(name, symbol, name in mutable)
+        return specs
+
+    # ---- Caches
+
+    def _find_updates(self) -> dict[str, tuple[int, int, str]]:
+        """(axis, batch_axis, position) of the update of each READ_WRITE input that has one."""
+        from tenonnx.shapes.operators import update_axes, updates
+
+        found: dict[str, tuple[int, int, str]] = {}
+        scope = self._planner.index.main
+        for position in updates(scope):
+            node = scope.nodes[position]
+            symbol = self._specs.get(self._planner.aliases.root(node.input[0]))
+            if symbol is not None and symbol.symbol.dims is not None and symbol.name not in found:
+                axes = update_axes(node, len(symbol.symbol.dims), scope.describe(position))
+                found[symbol.name] = (*axes, node.input[2])
+        return found
+
+    def cache_specs(self, context: int, dims: Mapping[str, int] | None = None) -> dict[str, CacheSpec]:
+        """Type and dimensions of each cache for ``context`` positions; a batch symbol is 1 unless ``dims`` says more."""
+        if not isinstance(context, (int, np.integer)) or context < 1:
+            raise ShapeError(f"context {context!r}: expected a positive number of positions")
+        specs: dict[str, CacheSpec] = {}
+        for name, spec in self._specs.items():
+            if not spec.mutable:
+                continue
+            if name not in self._updates or spec.symbol.dims is None:
+                raise UnsupportedError(f"input {name!r}: no CacheUpdate says along which axis it grows; allocate and bind it yourself")
+            axis, batch_axis, _ = self._updates[name]
+            shape = []
+            for index, dim in enumerate(spec.symbol.dims):
+                value = (dims or {}).get(dim, dim) if isinstance(dim, str) else dim
+                if index == axis and (isinstance(value, str) or value is None):
+                    value = int(context)
+                elif index == batch_axis and (isinstance(value, str) or value is None):
+                    value = 1
+                if not isinstance(value, int):
+                    raise ShapeError(f"input {name!r}: dimension {index} ({dim}) is not known; give it with dims=")
+                shape.append(value)
+            if shape[axis] < context:
+                raise ShapeError(f"context {context}: input {name!r} is declared with a capacity of {shape[axis]}; ask for at most that")
+            specs[name] = CacheSpec(spec.symbol.elem_type, tuple(shape), axis)
+        if not specs:
+            raise UnsupportedError("the model declares no READ_WRITE input, so it has no cache; run it without one")
+        return specs
+
+    def cache_bytes(self, context: int, dims: Mapping[str, int] | None = None) -> int:
+        """Bytes that ``new_cache(context)`` would allocate."""
+        return planned_bytes(self.cache_specs(context, dims))
+
+    def new_cache(self, context: int, policy: Any = None, dims: Mapping[str, int] | None = None) -> Cache:
+        """All caches of the model for ``context`` positions, in one allocation.
+
+        Raises ``CapacityError`` when it cannot be allocated, ``ShapeError`` when a dimension is not known.
+        """
+        if policy is not None:
+            raise UnsupportedError(f"policy {policy!r}: this model's caches are dense; a policy needs a model with paged caches")
+        return Cache(self.cache_specs(context, dims))
+
+    # ---- Runs
+
+    def run(
+        self,
+        inputs: Mapping[str, Any],
+        out: Mapping[str, np.ndarray] | None = None,
+        *,
+        cache: Cache | None = None,
+    ) -> dict[str, np.ndarray]:
+        """Run once and return every graph output by name; an updated cache is the caller's own array.
+
+        A READ_WRITE input takes ``writable(array)``, or all of them come from ``cache``, which also feeds ``position`` and
+        moves its valid length on success. ``out`` gives arrays for outputs to be written into. Whatever fails is raised
+        before any byte of a cache is written.
+
+        Raises ``BindingError`` and its kin, ``ShapeError`` or ``CapacityError`` naming the input.
+        """
+        given, cache = split_cache(inputs, cache)
+        fed: dict[str, np.ndarray] = {}
+        if cache is not None:
+            fed = {**self._cache_arrays(cache), **self._positions(cache)}
+        named_inputs(self._specs, given, set(fed))
+        arrays: dict[str, np.ndarray] = {}
+        reads: list[Extent] = []
+        writes: list[Extent] = [] if cache is None else [cache.extent]
+        for name, spec in self._specs.items():
+            if name in fed:
+                arrays[name] = fed[name]
+            elif spec.mutable:
+                arrays[name] = spec.write(given[name])
+                writes.append(extent(name, arrays[name]))
+            else:
+                arrays[name] = spec.read(given[name])
+                reads.append(extent(name, arrays[name]))
+        return self._execute(arrays, reads, writes, out, cache)
+
+    def _execute(
+        self,
+        arrays: dict[str, np.ndarray],
+        reads: list[Extent],
+        writes: list[Extent],
+        out: Mapping[str, np.ndarray] | None,
+        cache: Cache | None,
+    ) -> dict[str, np.ndarray]:
+        executable = self._executable(arrays)
+        plan = executable.plan
+        results = output_arrays(plan, out)
+        if out:
+            writes = writes + [extent(f"out[{name!r}]", results[name]) for name in out]
+        if cache is None or out:
+            self._refuse_initializers(writes)
+        slots = [address(results[slot.name] if slot.is_output else arrays[slot.name]) for slot in plan.slots]
+        with owned(writes, reads):
+            executable.run(slots)
+            if cache is not None:
+                cache.advance(max((cache.length + write.rows for write in plan.writes), default=cache.length))
+        values = {slot.value: slot.name for slot in plan.slots}
+        return {
+            name: results[name] if name in results else arrays[values[plan.values[index].root]] for name, index in plan.outputs
+        }
+
+    def _executable(self, arrays: Mapping[str, np.ndarray]) -> Executable:
+        shapes = {name: array.shape for name, array in arrays.items()}
+        key = tuple(shapes.values())
+        with self._lock:
+            if key in self._executables:
+                self._executables.move_to_end(key)
+                return self._executables[key]
+        dims = bind_dims(self._specs, shapes)
+        made = Executable(self._planner.plan(dims, shapes=shapes), self._weights, self._planner.index, self.threads)
+        with self._lock:
+            made = self._executables.setdefault(key, made)
+            while len(self._executables) > _PLANS_KEPT:
+                self._executables.popitem(last=False)
+        return made
+
+    def _refuse_initializers(self, writes: list[Extent]) -> None:
+        for mine in writes:
+            for weight in self._weights.extents():
+                if mine.overlaps(weight):
+                    raise ImmutableStorageError(
+                        f"{mine.name!r} is bound to the storage of initializer {weight.name!r}, which is never written; allocate an array for it"
+                    )
+
+    def _cache_arrays(self, cache: Cache) -> dict[str, np.ndarray]:
+        for name, spec in self._specs.items():
+            if not spec.mutable:
+                continue
+            array = cache.arrays.get(name)
+            if array is None or array.dtype != spec.dtype or array.ndim != len(spec.symbol.dims or ()):
+                raise BindingError(f"the cache has no tensor that fits input {name!r} ({spec.symbol}); make it with this session's new_cache()")
+        return cache.arrays
+
+    def _positions(self, cache: Cache) -> dict[str, np.ndarray]:
+        """The graph inputs that say where caches are written, each filled with the valid length."""
+        fed: dict[str, np.ndarray] = {}
+        for _, _, name in self._updates.values():
+            spec = self._specs.get(name)
+            if spec is None or name in fed:
+                continue
+            dims = spec.symbol.dims or ()
+            batch = next(iter(cache.specs.values())).dims[0]
+            fed[name] = np.full(tuple(dim if isinstance(dim, int) else batch for dim in dims), cache.length, np.int64)
+        return fed
+
+
+def _option(name: str, value: str, known: tuple[str, ...]) -> None:
+    if value not in known:
+        raise UnsupportedError(f"{name}={value!r}: expected one of {', '.join(known)}")
+
+
+def _thread_count(threads: int | str) -> int:
+    if threads == "auto":
+        return default_threads()
+    if isinstance(threads, bool) or not isinstance(threads, (int, np.integer)) or not 1 <= threads <= 256:
+        raise UnsupportedError(f"threads={threads!r}: expected \"auto\" or a number from 1 to 256")
+    return int(threads)

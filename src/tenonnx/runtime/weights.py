@@ -1,0 +1,91 @@
+"""The bytes behind a plan's fixed values: mapped from their file, packed once at load, or decoded where nothing packs."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from tenonnx._native import Buffer, run_kernel
+from tenonnx.cache import Extent, address, extent
+from tenonnx.codecs import decode
+from tenonnx.errors import PayloadError, UnsupportedError
+from tenonnx.layouts import packer
+from tenonnx.plan import Planner, WeightKey
+from tenonnx.schema.external import DataRoot
+from tenonnx.schema.payload import struct_payload, tensor_array
+from tenonnx.structs import nbytes
+
+_UINT8 = 2
+
+
+class Weights:
+    """Fixed values of one session by (name, layout); each exists once, for all plans and runs."""
+
+    def __init__(self, planner: Planner, root: DataRoot, threads: int, formats: str) -> None:
+        self._planner = planner
+        self._root = root
+        self._threads = threads
+        self._formats = formats
+        self._arrays: dict[WeightKey, np.ndarray] = {}
+        self._sizes: dict[int, int] = {}
+        self.decoded_bytes = 0  # of weights that map to no compute layout
+        for weight in planner.packed().values():
+            if weight.layout is not None:
+                self.array(WeightKey(weight.name, weight.layout.name))
+        root.release()
+
+    def array(self, key: WeightKey) -> np.ndarray:
+        """The value's bytes, made on first use."""
+        if key not in self._arrays:
+            made = self._make(key)
+            made.flags.writeable = False
+            self._arrays[key] = made
+        return self._arrays[key]
+
+    def extents(self) -> list[Extent]:
+        """Where they all lie: storage that no run may write."""
+        return [extent(key.name, array) for key, array in self._arrays.items()]
+
+    def _make(self, key: WeightKey) -> np.ndarray:
+        scope = self._planner.index.main
+        if key.layout == "tensor":
+            return tensor_array(scope.initializers[key.name], self._root)
+        value = scope.structs[key.name]
+        payload = self._payload(value)
+        if key.layout == "dense":
+            return self._dense(value, payload)
+        return self._packed(key, value, payload)
+
+    def _payload(self, value: Any) -> np.ndarray:
+        """The payload, of exactly the length that its type says."""
+        if value.type not in self._sizes:
+            self._sizes[value.type] = nbytes(self._planner.model.struct_types[value.type], self._planner.model.struct_types)
+        payload, expected = struct_payload(value, self._root), self._sizes[value.type]
+        if payload.size != expected:
+            kind = self._planner.model.struct_types[value.type].name or f"struct_types[{value.type}]"
+            raise PayloadError(f"struct value {value.name!r}: {kind} takes {expected} bytes, found {payload.size}; convert the model again")
+        return payload
+
+    def _packed(self, key: WeightKey, value: Any, payload: np.ndarray) -> np.ndarray:
+        weight = self._planner.weights[key.name]
+        layout = weight.layout
+        if layout is None or layout.name != key.layout:
+            raise UnsupportedError(f"struct value {key.name!r} does not repack to layout {key.layout!r}")
+        packed = Buffer(layout.nbytes(*weight.shape), "weight").array()
+        run_kernel(packer(self._planner.formats[key.name]), [_flat(payload)], [_flat(packed)], list(weight.shape), threads=self._threads)
+        return packed
+
+    def _dense(self, value: Any, payload: np.ndarray) -> np.ndarray:
+        if self._formats == "strict":
+            raise UnsupportedError(
+                f"struct value {value.name!r} maps to no compute layout and would be decoded to FLOAT at load; "
+                'open the session with formats="any" to allow it'
+            )
+        decoded = np.ascontiguousarray(decode(value, self._planner.model, self._root), np.float32)
+        self.decoded_bytes += decoded.nbytes
+        return decoded
+
+
+def _flat(data: np.ndarray) -> tuple[int, int, list[int], list[int]]:
+    return address(data), _UINT8, [data.size], [1]

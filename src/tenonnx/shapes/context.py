@@ -1,0 +1,137 @@
+"""ShapesContext: the type of every value of a model, seen through its aliases.
+
+Standard operators follow onnx's own inference; operators of this domain have their rules in ``operators``. What is learnt
+for one name of an alias class holds for all of its names.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from tenonnx.alias import AliasMap
+from tenonnx.errors import AliasError, ShapeError
+from tenonnx.schema.graph import ModelIndex
+from tenonnx.shapes.operators import check_update, updates
+from tenonnx.shapes.skeleton import Skeleton
+from tenonnx.shapes.symbols import Dim, Symbol, SymStruct, SymTensor, symbol_of
+from tenonnx.structs import decoded_type
+
+
+class Inference:
+    """What does not depend on input shapes, prepared once per model and asked for many."""
+
+    def __init__(self, model: Any, index: ModelIndex | None = None) -> None:
+        self.model = model
+        self.index = index or ModelIndex(model)
+        self.aliases = AliasMap(self.index.main)
+        self.skeleton = Skeleton(model, self._decoded)
+        self.inputs: dict[str, Symbol | None] = {
+            value.name: symbol_of(value.type)
+            for value in model.graph.input
+            if value.name not in self.index.main.initializers
+        }
+
+    def _decoded(self, name: str) -> SymTensor:
+        elem_type, dims = decoded_type(self.model, self.index.main.structs[name].type)
+        return SymTensor(elem_type, dims)
+
+
+class ShapesContext:
+    """Types of a model's values, with symbols replaced by ``dims`` and inputs by ``shapes`` where given.
+
+    ``context[name]`` is a SymTensor, SymStruct, SymSequence, SymMap, SymOptional or SymQuantizedTensor; ``KeyError`` for a
+    name that the main graph does not have. Raises ``ShapeError`` when types do not fit, ``CapacityError`` when an update
+    is known to pass its cache's capacity, ``AliasError`` when aliased names cannot be of one type.
+    """
+
+    def __init__(
+        self,
+        model: Any,
+        dims: Mapping[str, int] | None = None,
+        *,
+        shapes: Mapping[str, Sequence[int]] | None = None,
+        inference: Inference | None = None,
+    ) -> None:
+        self._inference = inference or Inference(model)
+        self._scope = self._inference.index.main
+        self._aliases = self._inference.aliases
+        self._symbols: dict[str, Symbol | None] = {}
+        self._set_inputs(dims or {}, shapes or {})
+        self._infer()
+        self._merge_aliases()
+        for position in updates(self._scope):
+            check_update(self._scope, position, self.__getitem__)
+
+    def __getitem__(self, name: str) -> Symbol:
+        symbol = self._symbols.get(name)
+        if symbol is None:
+            if name in self._scope.producer or name in self._symbols:
+                raise ShapeError(f"value {name!r} of the graph: its type could not be inferred; declare it in value_info")
+            raise KeyError(name)
+        return symbol
+
+    def __contains__(self, name: str) -> bool:
+        return self._symbols.get(name) is not None
+
+    def alias_root(self, name: str) -> str:
+        """The value at the root of the storage of ``name``: itself when it owns distinct storage."""
+        return self._aliases.root(name)
+
+    def alias_class(self, name: str) -> tuple[str, ...]:
+        """Every name of the storage of ``name``, in the order of the updates, the root first."""
+        return self._aliases.chain(self._aliases.root(name))
+
+    def _set_inputs(self, dims: Mapping[str, int], shapes: Mapping[str, Sequence[int]]) -> None:
+        for name, symbol in self._inference.inputs.items():
+            if isinstance(symbol, SymTensor):
+                given = tuple(shapes[name]) if name in shapes else symbol.dims
+                if given is not None:
+                    symbol = SymTensor(symbol.elem_type, tuple(_substituted(dim, dims, name) for dim in given))
+            self._symbols[name] = symbol
+        for tensor in self._scope.initializers.values():
+            self._symbols[tensor.name] = SymTensor(tensor.data_type, tuple(tensor.dims))
+        for value in self._scope.structs.values():
+            self._symbols[value.name] = SymStruct(value.type)
+
+    def _infer(self) -> None:
+        known = {name: symbol for name, symbol in self._symbols.items() if isinstance(symbol, SymTensor)}
+        graph = self._inference.skeleton.infer(known)
+        for part in (graph.input, graph.value_info, graph.output):
+            for value in part:
+                if self._symbols.get(value.name) is None or value.name in self._scope.outputs:
+                    self._symbols[value.name] = symbol_of(value.type)
+
+    def _merge_aliases(self) -> None:
+        """Merge element types and dimensions of each alias pair; what one name knows, the other learns."""
+        for alias in (*self._aliases.aliases, *reversed(self._aliases.aliases)):
+            pair = [self._symbols.get(alias.output), self._symbols.get(alias.source)]
+            tensors = [symbol for symbol in pair if isinstance(symbol, SymTensor)]
+            if len(tensors) == 2:
+                where = self._scope.describe(alias.node)
+                merged = _merged(tensors[0], tensors[1], f"{where}: output {alias.output!r} must share the storage of {alias.source!r}")
+                self._symbols[alias.output] = self._symbols[alias.source] = merged
+            elif len(tensors) == 1:
+                self._symbols[alias.output] = self._symbols[alias.source] = tensors[0]
+
+
+def _substituted(dim: Dim, dims: Mapping[str, int], name: str) -> Dim:
+    value = dims.get(dim, dim) if isinstance(dim, str) else dim
+    if isinstance(value, int) and value < 0:
+        raise ShapeError(f"input {name!r}: dimension {value} is negative")
+    return value
+
+
+def _merged(a: SymTensor, b: SymTensor, where: str) -> SymTensor:
+    if a.elem_type and b.elem_type and a.elem_type != b.elem_type:
+        raise AliasError(f"{where}, but their element types differ: {a} and {b}")
+    if a.dims is None or b.dims is None:
+        return SymTensor(a.elem_type or b.elem_type, b.dims if a.dims is None else a.dims)
+    if len(a.dims) != len(b.dims):
+        raise AliasError(f"{where}, but their ranks differ: {a} and {b}")
+    dims: list[Dim] = []
+    for x, y in zip(a.dims, b.dims, strict=True):
+        if isinstance(x, int) and isinstance(y, int) and x != y:
+            raise AliasError(f"{where}, but their dimensions differ: {a} and {b}")
+        dims.append(x if isinstance(x, int) or y is None else y)
+    return SymTensor(a.elem_type or b.elem_type, tuple(dims))

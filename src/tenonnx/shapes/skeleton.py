@@ -1,0 +1,115 @@
+"""A stock model of the same shapes: what onnx's own inference is run on.
+
+Large initializers become typed inputs, so no weight is serialized. Operators of this domain are replaced by what they
+mean for types: a decoded structure is an input of its logical type, an update has the type of its cache.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from tenonnx.errors import CheckError, ShapeError
+from tenonnx.schema.messages import ModelProto
+from tenonnx.shapes.symbols import SymTensor
+
+DOMAIN = "tenonnx"
+FORMATS_DOMAIN = "tenonnx.formats"
+_KEPT_ELEMENTS = 1024  # smaller initializers stay: shape inference reads Reshape targets and their kin from them
+
+DecodedType = Callable[[str], SymTensor]  # the logical type of the struct value of that name
+
+
+def set_tensor_type(value_info: Any, symbol: SymTensor) -> None:
+    """Declare a value as a tensor of the given element type and dimensions."""
+    tensor_type = value_info.type.tensor_type
+    tensor_type.elem_type = symbol.elem_type
+    if symbol.dims is None:
+        return
+    tensor_type.shape.ClearField("dim")
+    tensor_type.shape.SetInParent()
+    for dim in symbol.dims:
+        entry = tensor_type.shape.dim.add()
+        if isinstance(dim, int):
+            entry.dim_value = dim
+        elif dim is not None:
+            entry.dim_param = dim
+
+
+def _is_small(tensor: Any) -> bool:
+    count = 1
+    for dim in tensor.dims:
+        count *= dim
+    return count <= _KEPT_ELEMENTS and not tensor.external_data
+
+
+class Skeleton:
+    """The stock twin of a model; ``proto`` is filled once, input shapes are set anew for each inference."""
+
+    def __init__(self, model: Any, decoded_type: DecodedType) -> None:
+        self._decoded_type = decoded_type
+        self.proto = ModelProto(ir_version=model.ir_version)
+        # A domain that no operator needs here must still be imported, as a function body may name it.
+        self.proto.opset_import.extend(model.opset_import)
+        self.proto.functions.extend(function for function in model.functions if function.domain != FORMATS_DOMAIN)
+        self._fill(model.graph, self.proto.graph)
+        self.proto.graph.name = model.graph.name or "graph"
+
+    def _fill(self, source: Any, target: Any) -> None:
+        """Copy a main graph, replacing what stock inference does not know."""
+        structs = {value.name for value in source.struct_initializer}
+        defaults = {value.name for value in source.input}
+        for value in source.input:
+            target.input.add().CopyFrom(value)
+        for tensor in source.initializer:
+            if _is_small(tensor):
+                target.initializer.add().CopyFrom(tensor)
+            elif tensor.name not in defaults:
+                info = target.input.add(name=tensor.name)
+                set_tensor_type(info, SymTensor(tensor.data_type, tuple(tensor.dims)))
+        for values, kept in ((source.output, target.output), (source.value_info, target.value_info)):
+            for value in values:
+                if value.type.WhichOneof("value") != "struct_type":
+                    kept.add().CopyFrom(value)
+        for node in source.node:
+            self._node(node, target, structs)
+
+    def _node(self, node: Any, target: Any, structs: set[str]) -> None:
+        where = f"node {node.name or node.op_type}"
+        if node.domain != DOMAIN:
+            copy = target.node.add()
+            copy.CopyFrom(node)
+            copy.ClearField("output_alias")
+            for attribute in copy.attribute:
+                for graph in (*([attribute.g] if attribute.HasField("g") else []), *attribute.graphs):
+                    self._nested(graph)
+        elif node.op_type == "StructDecode":
+            if len(node.input) != 1 or len(node.output) != 1 or node.input[0] not in structs:
+                raise CheckError(f"{where}: StructDecode takes one structured initializer of the graph, found {list(node.input)}")
+            set_tensor_type(target.input.add(name=node.output[0]), self._decoded_type(node.input[0]))
+        elif node.op_type in ("CacheUpdate", "PagedCacheUpdate"):
+            if len(node.input) < 3 or len(node.output) != 1:
+                raise CheckError(f"{where}: {node.op_type} takes a cache, values and a position, found {list(node.input)}")
+            target.node.add(name=node.name, op_type="Identity", input=node.input[:1], output=node.output)
+        else:
+            raise CheckError(f"{where}: domain {DOMAIN!r} has no operator {node.op_type!r} in version 1")
+
+    def _nested(self, graph: Any) -> None:
+        """Replace in a body, in place, the updates of an outer cache; bodies hold no structured initializers."""
+        nodes = list(graph.node)
+        del graph.node[:]
+        for node in nodes:
+            self._node(node, graph, set())
+
+    def infer(self, inputs: dict[str, SymTensor]) -> Any:
+        """A GraphProto with inferred value_info, for the given types of graph inputs; ``ShapeError`` when they do not fit."""
+        from onnx import shape_inference
+
+        for value in self.proto.graph.input:
+            if value.name in inputs:
+                set_tensor_type(value, inputs[value.name])
+        try:
+            inferred = shape_inference.infer_shapes(self.proto.SerializeToString(), check_type=True, strict_mode=True, data_prop=True)
+        except Exception as error:  # onnx raises types of its own, and RuntimeError, for the same kind of finding
+            raise ShapeError(f"shape inference: {str(error).strip()}; give inputs whose types and dimensions fit") from error
+        return ModelProto.FromString(inferred).graph
