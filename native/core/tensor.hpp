@@ -23,6 +23,8 @@ struct Tensor {
     return n;
   }
   bool contiguous() const {
+    for (int i = 0; i < rank; ++i)
+      if (dims[i] == 0) return true;
     int64_t expected = 1;
     for (int i = rank - 1; i >= 0; --i) {
       if (dims[i] != 1 && strides[i] != expected) return false;

@@ -1,0 +1,102 @@
+"""Packed matrix kernels refuse what does not fit, before they touch memory."""
+
+import numpy as np
+import pytest
+
+from tenonnx import _native
+from tests.native.kernels import ISAS, call
+
+HUGE = [(-1, 32), (8, -32), (2**62, 2**62), (2**63 - 1, 32), (2**40, 2**40), (2**36, 2**31), (8, 2**63 - 32)]
+LAYOUTS = {"q4": ("Q4_1", 32), "q8": ("Q8_0", 32), "f16": ("F16", 1), "bf16": ("BF16", 1), "f32": ("F32", 1)}
+
+
+def run_shapes(name: str, inputs: list, outputs: list, ints: list[int]) -> None:
+    """Validates shapes alone, at a null address: what passes would crash, so each case here must be refused."""
+    _native.run_kernel(name, inputs, outputs, ints)
+
+
+@pytest.mark.parametrize("n, k", HUGE)
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_sizes_that_wrap_are_refused(layout, n, k):
+    some = (0, 2, [2**62], [1])
+    with pytest.raises(ValueError, match="no such layout|expected"):
+        run_shapes(f"pack_{layout}_from_{LAYOUTS[layout][0]}", [some], [some], [n, k])
+    with pytest.raises(ValueError, match="no such layout|expected"):
+        run_shapes(f"matmul_{layout}", [(0, 2, [1, 32], [32, 1]), some], [(0, 1, [1, 1], [1, 1])], [n, k])
+    with pytest.raises(ValueError, match="no such layout|expected"):
+        run_shapes(f"gather_{layout}", [some, (0, 7, [1], [1])], [(0, 1, [1, 1], [1, 1])], [n, k])
+
+
+def test_many_rows_of_an_empty_matrix_are_refused():
+    rows = 2**62
+    with pytest.raises(ValueError, match="no size of a tensor"):
+        run_shapes("matmul_q4", [(0, 2, [rows, 0], [0, 1]), (0, 2, [0], [1])], [(0, 1, [rows, 8], [8, 1])], [8, 0])
+    with pytest.raises(ValueError, match="no size of a tensor"):
+        run_shapes("quantize_rows", [(0, 1, [rows, 32], [0, 1])], [(0, 2, [rows, 40], [40, 1])], [])
+
+
+@pytest.mark.parametrize("layout", ["q4", "q8"])
+def test_columns_must_fill_blocks(layout):
+    some = np.zeros(1000, np.uint8)
+    with pytest.raises(ValueError, match="multiple of 32"):
+        call(f"pack_{layout}_from_{LAYOUTS[layout][0]}", [some], [some], [8, 48])
+    with pytest.raises(ValueError, match="multiple of 32"):
+        call("quantize_rows", [np.zeros((1, 48), np.float32)], [np.zeros((1, 60), np.uint8)])
+
+
+@pytest.mark.parametrize("isa", ISAS)
+@pytest.mark.parametrize("change", [-1, 1])
+def test_buffers_one_byte_off_are_refused(isa, change):
+    n, k, packed = 9, 64, 2 * 2 * 160
+    source, out = np.zeros(n * 2 * 20, np.uint8), np.zeros(packed + change, np.uint8)
+    with pytest.raises(ValueError, match=f"expected {packed} bytes .* found {packed + change}"):
+        call("pack_q4_from_Q4_1", [source], [out], [n, k], isa=isa)
+    with pytest.raises(ValueError, match="expected 360 bytes"):
+        call("pack_q4_from_Q4_1", [np.zeros(360 + change, np.uint8)], [np.zeros(packed, np.uint8)], [n, k], isa=isa)
+    rows, y = np.zeros((3, 80), np.uint8), np.zeros((3, n), np.float32)
+    with pytest.raises(ValueError, match=f"expected {packed} bytes"):
+        call("matmul_q4", [rows, out], [y], [n, k], isa=isa)
+    with pytest.raises(ValueError, match=f"expected {packed} bytes"):
+        call("gather_q4", [out, np.zeros(1, np.int64)], [np.zeros((1, k), np.float32)], [n, k], isa=isa)
+
+
+def test_rows_that_do_not_fit_are_refused():
+    packed, rows = np.zeros(320, np.uint8), np.zeros((3, 80), np.uint8)
+    for x, y in [
+        (rows, np.zeros((3, 7), np.float32)),
+        (rows, np.zeros((2, 8), np.float32)),
+        (rows[:, :79], np.zeros((3, 8), np.float32)),
+        (rows, np.zeros((3, 8), np.float64)),
+        (rows, np.zeros((8, 3), np.float32).T),
+        (rows.view(np.int8), np.zeros((3, 8), np.float32)),
+        (rows, np.lib.stride_tricks.as_strided(np.zeros(24, np.float32), (3, 8), (16, 4))),
+        (rows.reshape(3, 1, 80), np.zeros((3, 8), np.float32)),
+    ]:
+        with pytest.raises(ValueError, match="matmul_q4: "):
+            call("matmul_q4", [x, packed], [y], [8, 64])
+
+
+def test_wrong_counts_and_absent_inputs_are_refused():
+    packed = np.zeros(320, np.uint8)
+    with pytest.raises(ValueError, match="expects 2 inputs"):
+        call("matmul_q4", [packed], [packed], [8, 64])
+    with pytest.raises(ValueError, match="expects"):
+        call("gather_q4", [packed, np.zeros(1, np.int64)], [np.zeros((1, 64), np.float32)], [8])
+    with pytest.raises(ValueError, match="expected"):
+        call("gather_q4", [None, np.zeros(1, np.int64)], [np.zeros((1, 64), np.float32)], [8, 64])
+    with pytest.raises(ValueError, match="expected"):
+        call("quantize_rows", [None], [packed.reshape(1, 320)])
+
+
+def test_gather_refuses_other_ids_and_shapes():
+    packed, ids = np.zeros(320, np.uint8), np.zeros((2, 3), np.int64)
+    for indices, out in [
+        (ids.astype(np.int32), np.zeros((2, 3, 64), np.float32)),
+        (ids.T, np.zeros((3, 2, 64), np.float32)),
+        (ids, np.zeros((3, 2, 64), np.float32)),
+        (ids, np.zeros((2, 3, 63), np.float32)),
+        (ids, np.zeros((2, 3, 64), np.float16)),
+        (np.zeros((1,) * 8, np.int64), np.zeros((1,) * 7 + (64,), np.float32)),
+    ]:
+        with pytest.raises(ValueError, match="gather_q4: "):
+            call("gather_q4", [packed, indices], [out], [8, 64])
