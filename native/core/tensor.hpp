@@ -22,7 +22,13 @@ struct Tensor {
     for (int i = 0; i < rank; ++i) n *= dims[i];
     return n;
   }
+  bool empty() const {
+    for (int i = 0; i < rank; ++i)
+      if (dims[i] == 0) return true;
+    return false;
+  }
   bool contiguous() const {
+    if (empty()) return true;
     int64_t expected = 1;
     for (int i = rank - 1; i >= 0; --i) {
       if (dims[i] != 1 && strides[i] != expected) return false;
