@@ -1,7 +1,7 @@
 // Every kernel file adds one table per instruction set; a name resolves within the chosen set.
 #include "core/kernel.hpp"
 
-#define TENONNX_TABLES(X) X(matmul_table) X(float_matmul_table) X(attention_table) X(normalize_table) X(rotary_table) X(elementwise_table) X(binary_table) X(movement_table) X(cache_table)
+#define TENONNX_TABLES(X) X(matmul_table) X(float_matmul_table) X(attention_table) X(attention_decode_table) X(normalize_table) X(rotary_table) X(elementwise_table) X(binary_table) X(movement_table) X(cache_table)
 #define TENONNX_DECLARE(table) KernelTable table();
 #define TENONNX_LIST(table) table(),
 
