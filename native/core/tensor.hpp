@@ -9,6 +9,7 @@ namespace tenonnx {
 
 constexpr int kMaxRank = 8;
 
+// Its functions are inlined always: a copy compiled for one instruction set must not be linked in for another.
 struct Tensor {
   std::byte* data = nullptr;  // null for an absent optional input, and while shapes alone are validated
   DType dtype = DType::Undefined;
@@ -16,15 +17,19 @@ struct Tensor {
   int64_t dims[kMaxRank] = {};
   int64_t strides[kMaxRank] = {};
 
-  bool present() const { return dtype != DType::Undefined; }
-  int64_t size() const {
+  [[gnu::always_inline]] bool present() const { return dtype != DType::Undefined; }
+  [[gnu::always_inline]] int64_t size() const {
     int64_t n = 1;
     for (int i = 0; i < rank; ++i) n *= dims[i];
     return n;
   }
-  bool contiguous() const {
+  [[gnu::always_inline]] bool empty() const {
     for (int i = 0; i < rank; ++i)
       if (dims[i] == 0) return true;
+    return false;
+  }
+  [[gnu::always_inline]] bool contiguous() const {
+    if (empty()) return true;
     int64_t expected = 1;
     for (int i = rank - 1; i >= 0; --i) {
       if (dims[i] != 1 && strides[i] != expected) return false;

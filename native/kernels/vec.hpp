@@ -1,0 +1,128 @@
+// One vector of floats of this copy's width, on the compiler's vector types: the same source serves every instruction
+// set, and intrinsics stand only where the language has no word (fused multiply-add, half conversions, sums).
+#pragma once
+#include <cstdint>
+#include <cstring>
+#if defined(__AVX2__)
+#include <immintrin.h>
+#endif
+
+#include "kernels/half.hpp"
+
+namespace tenonnx::TENONNX_ISA_NS {
+
+#if defined(__AVX512F__)
+constexpr int kLanes = 16;
+#elif defined(__AVX2__)
+constexpr int kLanes = 8;
+#else
+constexpr int kLanes = 4;
+#endif
+typedef float Vec __attribute__((vector_size(4 * kLanes)));
+typedef int32_t VecInt __attribute__((vector_size(4 * kLanes)));
+
+struct Half { uint16_t bits; };
+struct Bfloat { uint16_t bits; };
+struct Truth { uint8_t bits; };  // BOOL: any byte but 0 is true
+static inline float to_float(float v) { return v; }
+static inline float to_float(Half v) { return half_to_float(v.bits); }
+static inline float to_float(Bfloat v) { return bfloat_to_float(v.bits); }
+
+#define TENONNX_INLINE static inline __attribute__((always_inline))
+
+TENONNX_INLINE Vec splat(float v) { return Vec{} + v; }
+TENONNX_INLINE VecInt as_int(Vec v) { return reinterpret_cast<VecInt>(v); }
+TENONNX_INLINE Vec as_float(VecInt v) { return reinterpret_cast<Vec>(v); }
+TENONNX_INLINE Vec max(Vec a, Vec b) { return a > b ? a : b; }
+TENONNX_INLINE Vec min(Vec a, Vec b) { return a < b ? a : b; }
+
+TENONNX_INLINE Vec fma(Vec a, Vec b, Vec c) {
+#if defined(__AVX512F__)
+  return _mm512_fmadd_ps(a, b, c);
+#elif defined(__AVX2__)
+  return _mm256_fmadd_ps(a, b, c);
+#else
+  return a * b + c;
+#endif
+}
+
+TENONNX_INLINE Vec load(const float* p) {
+  Vec v;
+  std::memcpy(&v, p, sizeof v);
+  return v;
+}
+
+TENONNX_INLINE Vec load(const Half* p) {
+#if defined(__AVX512F__)
+  return _mm512_cvtph_ps(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(p)));
+#elif defined(__AVX2__)
+  return _mm256_cvtph_ps(_mm_loadu_si128(reinterpret_cast<const __m128i*>(p)));
+#else
+  Vec v;
+  for (int i = 0; i < kLanes; ++i) v[i] = to_float(p[i]);
+  return v;
+#endif
+}
+
+TENONNX_INLINE Vec load(const Bfloat* p) {
+#if defined(__AVX512F__)
+  const __m512i wide = _mm512_cvtepu16_epi32(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(p)));
+  return _mm512_castsi512_ps(_mm512_slli_epi32(wide, 16));
+#elif defined(__AVX2__)
+  const __m256i wide = _mm256_cvtepu16_epi32(_mm_loadu_si128(reinterpret_cast<const __m128i*>(p)));
+  return _mm256_castsi256_ps(_mm256_slli_epi32(wide, 16));
+#else
+  Vec v;
+  for (int i = 0; i < kLanes; ++i) v[i] = to_float(p[i]);
+  return v;
+#endif
+}
+
+// The first n elements, zeros behind: nothing past them is read.
+template <typename T>
+TENONNX_INLINE Vec load_some(const T* p, int64_t n) {
+  T lanes[kLanes] = {};
+  std::memcpy(lanes, p, size_t(n) * sizeof(T));
+  return load(lanes);
+}
+
+TENONNX_INLINE void store(float* p, Vec v) { std::memcpy(p, &v, sizeof v); }
+TENONNX_INLINE void store_some(float* p, Vec v, int64_t n) { std::memcpy(p, &v, size_t(n) * sizeof(float)); }
+
+TENONNX_INLINE void store(Half* p, Vec v) {
+#if defined(__AVX512F__)
+  _mm256_storeu_si256(reinterpret_cast<__m256i*>(p), _mm512_cvtps_ph(v, _MM_FROUND_TO_NEAREST_INT));
+#elif defined(__AVX2__)
+  _mm_storeu_si128(reinterpret_cast<__m128i*>(p), _mm256_cvtps_ph(v, _MM_FROUND_TO_NEAREST_INT));
+#else
+  for (int i = 0; i < kLanes; ++i) p[i].bits = float_to_half(v[i]);
+#endif
+}
+
+// Lanes are summed pairwise, in one order wherever a sum is made.
+TENONNX_INLINE float sum(Vec v) {
+  float lanes[kLanes];
+  store(lanes, v);
+  for (int half = kLanes / 2; half > 0; half /= 2)
+    for (int i = 0; i < half; ++i) lanes[i] += lanes[i + half];
+  return lanes[0];
+}
+
+TENONNX_INLINE float largest(Vec v) {
+  float lanes[kLanes];
+  store(lanes, v);
+  for (int half = kLanes / 2; half > 0; half /= 2)
+    for (int i = 0; i < half; ++i) lanes[i] = lanes[i] > lanes[i + half] ? lanes[i] : lanes[i + half];
+  return lanes[0];
+}
+
+// out[i] = f(in[i]...) over n contiguous floats; the last, shorter vector goes through the same lanes, so that a value
+// never depends on its place.
+template <typename F, typename... In>
+TENONNX_INLINE void map(float* out, int64_t n, F f, const In*... in) {
+  int64_t i = 0;
+  for (; i + kLanes <= n; i += kLanes) store(out + i, f(load(in + i)...));
+  if (i < n) store_some(out + i, f(load_some(in + i, n - i)...), n - i);
+}
+
+}  // namespace tenonnx::TENONNX_ISA_NS
