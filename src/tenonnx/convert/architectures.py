@@ -130,6 +130,11 @@ def decoder_of(gguf: Gguf) -> Decoder:
         scale=metadata.number(f"{name}.attention.scale", 1 / math.sqrt(key_size)),
     )
     _positive(gguf, block_count=decoder.layers, attention_value_length=decoder.value_size, context_length=decoder.context_length)
+    if not (0 <= decoder.epsilon < 1 and 0 < decoder.scale < math.inf):
+        raise PayloadError(
+            f"{path}: the norm's epsilon is {decoder.epsilon}, the attention scale {decoder.scale}; "
+            "expected 0 or a little more, and a positive number: convert the model again"
+        )
     _check_tensors(gguf, decoder)
     return decoder
 
