@@ -1,0 +1,170 @@
+"""Decoder architectures as data: what sets one family apart, its tensors, and the sizes that a GGUF file gives them."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+from tenonnx.convert.gguf import Gguf
+from tenonnx.errors import PayloadError, UnsupportedError
+
+
+@dataclass(frozen=True)
+class Architecture:
+    """The traits of a family of models, all decoders of pre-normalized attention and gated feed-forward blocks."""
+
+    name: str  # general.architecture, and the prefix of its metadata keys
+    interleaved_rope: bool  # rotated pairs are elements (2i, 2i+1), not (i, i + rotary/2)
+
+
+ARCHITECTURES: dict[str, Architecture] = {
+    "llama": Architecture("llama", interleaved_rope=True),
+}
+
+# Tensors of each layer (blk.N.*) and of the model, with their row-major shapes; the names of sizes are in Decoder.sizes.
+LAYER_TENSORS: dict[str, tuple[str, ...]] = {
+    "attn_norm.weight": ("hidden",),
+    "attn_q.weight": ("queries", "hidden"),
+    "attn_k.weight": ("keys", "hidden"),
+    "attn_v.weight": ("values", "hidden"),
+    "attn_output.weight": ("hidden", "attended"),
+    "ffn_norm.weight": ("hidden",),
+    "ffn_gate.weight": ("ffn", "hidden"),
+    "ffn_up.weight": ("ffn", "hidden"),
+    "ffn_down.weight": ("hidden", "ffn"),
+}
+LAYER_BIASES: dict[str, tuple[str, ...]] = {
+    "attn_q.bias": ("queries",),
+    "attn_k.bias": ("keys",),
+    "attn_v.bias": ("values",),
+    "attn_output.bias": ("hidden",),
+    "ffn_gate.bias": ("ffn",),
+    "ffn_up.bias": ("ffn",),
+    "ffn_down.bias": ("hidden",),
+}
+MODEL_TENSORS: dict[str, tuple[str, ...]] = {
+    "token_embd.weight": ("vocab", "hidden"),
+    "output_norm.weight": ("hidden",),
+}
+OPTIONAL_TENSORS: dict[str, tuple[str, ...]] = {
+    "output.weight": ("vocab", "hidden"),  # absent: the embedding is used
+    "rope_freqs.weight": ("rotary_pairs",),
+}
+
+
+@dataclass(frozen=True)
+class Decoder:
+    """The sizes and constants of one model."""
+
+    architecture: Architecture
+    layers: int
+    hidden: int
+    ffn: int
+    heads: int
+    kv_heads: int
+    key_size: int  # elements of a head of Q and K
+    value_size: int  # elements of a head of V
+    rotary: int  # leading elements of a head that are rotated
+    vocab: int
+    context_length: int  # tokens the model was trained for
+    epsilon: float
+    scale: float  # of the attention scores
+
+    @property
+    def sizes(self) -> dict[str, int]:
+        return {
+            "hidden": self.hidden,
+            "ffn": self.ffn,
+            "vocab": self.vocab,
+            "queries": self.heads * self.key_size,
+            "keys": self.kv_heads * self.key_size,
+            "values": self.kv_heads * self.value_size,
+            "attended": self.heads * self.value_size,
+            "rotary_pairs": self.rotary // 2,
+        }
+
+
+def _positive(gguf: Gguf, **sizes: int) -> None:
+    for name, size in sizes.items():
+        if not 0 < size < 2**31:
+            raise PayloadError(f"{gguf.files[0]}: {name.replace('_', ' ')} is {size}; expected at least 1: convert it again")
+
+
+def decoder_of(gguf: Gguf) -> Decoder:
+    """The sizes of a GGUF model, with every tensor present and of the expected shape.
+
+    Raises ``UnsupportedError`` for an architecture that is not known, ``PayloadError`` for missing or contradictory data.
+    """
+    metadata, path = gguf.metadata, gguf.files[0]
+    name = metadata.text("general.architecture")
+    architecture = ARCHITECTURES.get(name)
+    if architecture is None:
+        raise UnsupportedError(f"{path}: its architecture is {name!r}; this version converts {', '.join(ARCHITECTURES)}")
+    if metadata.integer(f"{name}.expert_count", 0):
+        raise UnsupportedError(f"{path}: is a mixture of experts; this version converts dense models of architecture {name!r}")
+    hidden = metadata.integer(f"{name}.embedding_length")
+    heads = metadata.same_in_all_layers(f"{name}.attention.head_count")
+    _positive(gguf, embedding_length=hidden, attention_head_count=heads)
+    kv_heads = metadata.same_in_all_layers(f"{name}.attention.head_count_kv", heads)
+    key_size = metadata.integer(f"{name}.attention.key_length", hidden // heads)
+    rotary = metadata.integer(f"{name}.rope.dimension_count", key_size)
+    _positive(gguf, attention_head_count_kv=kv_heads, attention_key_length=key_size, rope_dimension_count=rotary)
+    if heads % kv_heads or rotary % 2 or rotary > key_size:
+        raise PayloadError(
+            f"{path}: {heads} heads over {kv_heads} key heads, {rotary} rotated of {key_size} elements a head; "
+            "expected whole groups, and an even count within the head: convert the model again"
+        )
+    decoder = Decoder(
+        architecture=architecture,
+        layers=metadata.integer(f"{name}.block_count"),
+        hidden=hidden,
+        ffn=metadata.same_in_all_layers(f"{name}.feed_forward_length"),
+        heads=heads,
+        kv_heads=kv_heads,
+        key_size=key_size,
+        value_size=metadata.integer(f"{name}.attention.value_length", hidden // heads),
+        rotary=rotary,
+        vocab=_vocabulary(gguf),
+        context_length=metadata.integer(f"{name}.context_length"),
+        epsilon=metadata.number(f"{name}.attention.layer_norm_rms_epsilon"),
+        scale=metadata.number(f"{name}.attention.scale", 1 / math.sqrt(key_size)),
+    )
+    _positive(gguf, block_count=decoder.layers, attention_value_length=decoder.value_size, context_length=decoder.context_length)
+    if not (0 <= decoder.epsilon < 1 and 0 < decoder.scale < math.inf):
+        raise PayloadError(
+            f"{path}: the norm's epsilon is {decoder.epsilon}, the attention scale {decoder.scale}; "
+            "expected 0 or a little more, and a positive number: convert the model again"
+        )
+    _check_tensors(gguf, decoder)
+    return decoder
+
+
+def _vocabulary(gguf: Gguf) -> int:
+    embedding = gguf.tensors.get("token_embd.weight")
+    if embedding is None or not embedding.shape:
+        raise PayloadError(f"{gguf.files[0]}: has no tensor 'token_embd.weight', the embedding; convert the model again")
+    return embedding.shape[0]
+
+
+def _check_tensors(gguf: Gguf, decoder: Decoder) -> None:
+    """Exactly the tensors that the architecture has, each of its shape."""
+    # Files of some years ago carry rope constants per layer, which follow from the metadata.
+    unread = {name for name in gguf.tensors if not name.endswith((".rope_freqs", ".attn_rot_embd", ".attn_rot_embd.weight"))}
+    required = [(name, shape) for name, shape in MODEL_TENSORS.items()]
+    optional = [(name, shape) for name, shape in OPTIONAL_TENSORS.items()]
+    for layer in range(min(decoder.layers, len(gguf.tensors) + 1)):
+        required += [(f"blk.{layer}.{name}", shape) for name, shape in LAYER_TENSORS.items()]
+        optional += [(f"blk.{layer}.{name}", shape) for name, shape in LAYER_BIASES.items()]
+    sizes = decoder.sizes
+    for name, symbols in required + [(name, shape) for name, shape in optional if name in gguf.tensors]:
+        expected, tensor = tuple(sizes[symbol] for symbol in symbols), gguf.tensors.get(name)
+        if tensor is None:
+            raise PayloadError(f"{gguf.files[0]}: has no tensor {name!r}; expected one of shape {list(expected)}")
+        if tensor.shape != expected:
+            raise PayloadError(f"{tensor.file}: tensor {name!r} has shape {list(tensor.shape)}; expected {list(expected)}")
+        unread.remove(name)
+    if unread:
+        raise UnsupportedError(
+            f"{gguf.files[0]}: tensor {min(unread)!r} is none that architecture {decoder.architecture.name!r} knows; "
+            "leaving it out would change the model"
+        )

@@ -1,0 +1,130 @@
+"""The graph of a llama decoder: standard operators at opset 24, StructDecode for weights, CacheUpdate for K and V.
+
+    inputs   input_ids, position_ids INT64[batch, n]; position INT64[]; logit_rows INT64[k];
+             key_cache.i, value_cache.i FLOAT16[batch, kv_heads, max_length, head]  (READ_WRITE)
+    outputs  logits FLOAT[batch, k, vocab]; key_cache.i.updated, value_cache.i.updated  (alias_of the inputs)
+
+``position_ids`` turn the rotation, ``position`` is where the n new rows of K and V are written and what makes
+position + n the valid length that attention reads; ``logit_rows`` are the rows of n whose logits are computed.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from tenonnx.convert.architectures import Decoder
+from tenonnx.convert.builder import DOMAIN, GraphBuilder
+from tenonnx.convert.rope import Rotation
+from tenonnx.schema.messages import TensorProto
+
+FLOAT, FLOAT16, INT64 = TensorProto.FLOAT, TensorProto.FLOAT16, TensorProto.INT64
+
+
+class _Shared(NamedTuple):
+    """Values that every layer reads."""
+
+    cos: str
+    sin: str
+    valid_length: str  # INT64[batch]
+
+
+def build(builder: GraphBuilder, decoder: Decoder, rotation: Rotation) -> None:
+    """Append inputs, nodes and outputs of the whole model."""
+    for name in ("input_ids", "position_ids"):
+        builder.input(name, INT64, ["batch", "n"])
+    builder.input("position", INT64, [])
+    builder.input("logit_rows", INT64, ["k"])
+    builder.output("logits", FLOAT, ["batch", "k", decoder.vocab])
+    cos, sin = _rotation(builder, rotation)
+    shared = _Shared(cos, sin, _valid_length(builder))
+    hidden = builder.node("Gather", [builder.weight("token_embd.weight"), "input_ids"], "embedding", axis=0)
+    for layer in range(decoder.layers):
+        hidden = _layer(builder, decoder, shared, hidden, layer, last=layer == decoder.layers - 1)
+    hidden = _norm(builder, decoder, hidden, "output_norm", "output_norm")
+    head = "output" if "output.weight" in builder.gguf.tensors else "token_embd"
+    builder.linear(hidden, head, "logits")
+
+
+def _rotation(builder: GraphBuilder, rotation: Rotation) -> list[str]:
+    """cos and sin FLOAT[batch, n, rotary / 2]."""
+    inv_freq = builder.constant("rope.inv_freq", rotation.inv_freq)
+    column = builder.node("Unsqueeze", ["position_ids", builder.shape(-1)], "rope.column")
+    positions = builder.node("Cast", [column], "rope.positions", to=FLOAT)
+    angles = builder.node("Mul", [positions, inv_freq], "rope.angles")
+    values = [builder.node(op, [angles], f"rope.{op.lower()}") for op in ("Cos", "Sin")]
+    if rotation.gain == 1:
+        return values
+    gain = builder.constant("rope.gain", np.array(rotation.gain, np.float32))
+    return [builder.node("Mul", [value, gain], f"{value}.scaled") for value in values]
+
+
+def _valid_length(builder: GraphBuilder) -> str:
+    new = builder.node("Shape", ["input_ids"], "new_length", start=1, end=2)
+    batch = builder.node("Shape", ["input_ids"], "batch_size", start=0, end=1)
+    length = builder.node("Add", ["position", new], "end_position")
+    return builder.node("Expand", [length, batch], "valid_length")
+
+
+def _norm(builder: GraphBuilder, decoder: Decoder, x: str, name: str, output: str) -> str:
+    weight = builder.weight(f"{name}.weight")
+    return builder.node("RMSNormalization", [x, weight], output, axis=-1, epsilon=decoder.epsilon)
+
+
+def _layer(builder: GraphBuilder, decoder: Decoder, shared: _Shared, hidden: str, layer: int, *, last: bool) -> str:
+    source, to = f"blk.{layer}", f"layers.{layer}"
+    normed = _norm(builder, decoder, hidden, f"{source}.attn_norm", f"{to}.attn.norm")
+    attended = _attention(builder, decoder, shared, normed, layer)
+    if last:  # only the rows whose logits are asked for go on
+        attended = builder.node("Gather", [attended, "logit_rows"], f"{to}.attn.rows", axis=1)
+        hidden = builder.node("Gather", [hidden, "logit_rows"], f"{to}.rows", axis=1)
+    output = builder.linear(attended, f"{source}.attn_output", f"{to}.attn.output")
+    hidden = builder.node("Add", [hidden, output], f"{to}.attn.residual")
+    normed = _norm(builder, decoder, hidden, f"{source}.ffn_norm", f"{to}.ffn.norm")
+    gate = builder.linear(normed, f"{source}.ffn_gate", f"{to}.ffn.gate")
+    up = builder.linear(normed, f"{source}.ffn_up", f"{to}.ffn.up")
+    gate = builder.node("Swish", [gate], f"{to}.ffn.swish")
+    gated = builder.node("Mul", [gate, up], f"{to}.ffn.gated")
+    down = builder.linear(gated, f"{source}.ffn_down", f"{to}.ffn.down")
+    return builder.node("Add", [hidden, down], f"{to}.residual")
+
+
+def _attention(builder: GraphBuilder, decoder: Decoder, shared: _Shared, x: str, layer: int) -> str:
+    """Attention of the new rows over the caches: FLOAT[batch, n, heads * value_size]."""
+    source, to = f"blk.{layer}", f"layers.{layer}.attn"
+    q = builder.linear(x, f"{source}.attn_q", f"{to}.q")
+    k = builder.linear(x, f"{source}.attn_k", f"{to}.k")
+    v = builder.linear(x, f"{source}.attn_v", f"{to}.v")
+    q = _by_head(builder, _rotated(builder, decoder, shared, q, decoder.heads), decoder.heads, decoder.key_size)
+    k = _by_head(builder, _rotated(builder, decoder, shared, k, decoder.kv_heads), decoder.kv_heads, decoder.key_size)
+    v = _by_head(builder, v, decoder.kv_heads, decoder.value_size)
+    keys = _cached(builder, decoder, k, f"key_cache.{layer}", decoder.key_size)
+    values = _cached(builder, decoder, v, f"value_cache.{layer}", decoder.value_size)
+    inputs = [q, keys, values, "", "", "", shared.valid_length]
+    y = builder.node("Attention", inputs, f"{to}.heads", is_causal=1, scale=decoder.scale)
+    rows = builder.node("Transpose", [y], f"{to}.by_row", perm=[0, 2, 1, 3])
+    return builder.node("Reshape", [rows, builder.shape(0, 0, decoder.heads * decoder.value_size)], f"{to}.attended")
+
+
+def _rotated(builder: GraphBuilder, decoder: Decoder, shared: _Shared, x: str, heads: int) -> str:
+    attributes: dict[str, Any] = {"num_heads": heads, "interleaved": int(decoder.architecture.interleaved_rope)}
+    if decoder.rotary != decoder.key_size:
+        attributes["rotary_embedding_dim"] = decoder.rotary
+    return builder.node("RotaryEmbedding", [x, shared.cos, shared.sin], f"{x}.rotated", **attributes)
+
+
+def _by_head(builder: GraphBuilder, x: str, heads: int, head_size: int) -> str:
+    split = builder.node("Reshape", [x, builder.shape(0, 0, heads, head_size)], f"{x}.split")
+    return builder.node("Transpose", [split], f"{x}.by_head", perm=[0, 2, 1, 3])
+
+
+def _cached(builder: GraphBuilder, decoder: Decoder, rows: str, cache: str, head_size: int) -> str:
+    """Write ``rows`` into ``cache`` in place; the whole updated cache as FLOAT."""
+    dims: list[int | str] = ["batch", decoder.kv_heads, "max_length", head_size]
+    builder.input(cache, FLOAT16, dims, writable=True)
+    builder.output(f"{cache}.updated", FLOAT16, dims, alias_of=cache)
+    narrow = builder.node("Cast", [rows], f"{rows}.half", to=FLOAT16)
+    updated = builder.node("CacheUpdate", [cache, narrow, "position"], f"{cache}.updated", DOMAIN, axis=-2)
+    builder.alias(0, 0)
+    return builder.node("Cast", [updated], f"{updated}.float", to=FLOAT)

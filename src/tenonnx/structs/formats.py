@@ -1,0 +1,158 @@
+"""What makes a block format: its bits, its decoder as an ONNX function, and the same decoder as a NumPy formula."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from tenonnx.errors import PayloadError, ShapeError, UnsupportedError
+from tenonnx.schema.messages import StructTypeProto, TypeProto
+from tenonnx.structs import functions
+from tenonnx.structs.builder import tensor_type, to_proto
+from tenonnx.structs.layout import Leaf, leaves
+from tenonnx.structs.packing import pack_leaves
+from tenonnx.structs.physical import Array, Node, Tensor
+from tenonnx.structs.view import View, view_node
+
+
+@dataclass(frozen=True, eq=False)
+class Format:
+    """A block format: how ``nbytes`` bytes stand for a block of ``block_shape`` FLOAT values.
+
+    A tensor is an array of blocks in row-major order of the grid that its trailing dimensions divide into; a block of rank 0
+    is one scalar. ``formula`` maps the leaves of N blocks, each [N, …], to FLOAT[N, *block_shape]; ``quantize`` maps
+    FLOAT[N, *block_shape] to their leaves without constants, where the format has an encoder.
+    """
+
+    name: str
+    block_type: Node
+    block_shape: tuple[int, ...]
+    decoder_text: str
+    formula: Callable[..., np.ndarray]
+    quantize: Callable[[np.ndarray], Sequence[np.ndarray]] | None = None
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of one block."""
+        return self.block_type.nbytes
+
+    @property
+    def elements(self) -> int:
+        """Logical elements of one block."""
+        return math.prod(self.block_shape)
+
+    @cached_property
+    def function(self) -> Any:
+        """F, the decoder of N blocks, as a FunctionProto of the domain ``tenonnx.formats``."""
+        return functions.parse(self.name, self.decoder_text)
+
+    @cached_property
+    def leaves(self) -> tuple[Leaf, ...]:
+        """The leaves of one block, in the order of F's inputs."""
+        return leaves(self.block_type)
+
+    def grid(self, shape: Sequence[int]) -> tuple[int, ...]:
+        """How many blocks lie along each dimension of a tensor; ``ShapeError`` where a block does not divide it."""
+        shape = tuple(shape)
+        rank = len(self.block_shape)
+        if len(shape) < rank or min(shape, default=0) < 0:
+            raise ShapeError(f"{self.name}: shape {list(shape)} has no room for blocks of {list(self.block_shape)}")
+        lead, trail = shape[: len(shape) - rank], shape[len(shape) - rank :]
+        for dimension, size in zip(trail, self.block_shape, strict=True):
+            if dimension % size:
+                raise ShapeError(
+                    f"{self.name}: dimension {dimension} of shape {list(shape)} is not a multiple of the block's {size}; "
+                    "choose a format with smaller blocks, or F16"
+                )
+        return lead + tuple(dimension // size for dimension, size in zip(trail, self.block_shape, strict=True))
+
+    def blocks(self, shape: Sequence[int]) -> int:
+        """Number of blocks of a tensor."""
+        return math.prod(self.grid(shape))
+
+    def array(self, shape: Sequence[int], block_index: int | None = None) -> Any:
+        """The StructTypeProto of a tensor of ``shape``: an array of blocks with its decoder.
+
+        The block is referred to by ``block_index`` in the model's ``struct_types``, or stands inline when that is None.
+        """
+        root = StructTypeProto(name=f"{self.name}{list(shape)}")
+        root.array.dimension = self.blocks(shape)
+        root.array.element_type.CopyFrom(self._block_reference(block_index))
+        paths = [leaf.path or "values" for leaf in self.leaves]
+        root.decoder.CopyFrom(functions.root_decoder(self.name, paths, self.block_shape, self.grid(shape), shape))
+        return root
+
+    def _block_reference(self, block_index: int | None) -> Any:
+        if isinstance(self.block_type, Tensor):
+            return tensor_type(self.block_type.scalar.number, self.block_type.dims)
+        if block_index is not None:
+            reference = TypeProto()
+            reference.struct_type.type_index = block_index
+            return reference
+        inline = TypeProto(struct_type=to_proto(self.block_type))
+        inline.struct_type.ClearField("name")
+        return inline
+
+    def view(self, buffer: Any) -> View:
+        """The blocks in ``buffer`` (bytes, or an array of bytes) as a lazy view, an array of as many as it holds."""
+        data = np.frombuffer(buffer, np.uint8) if not isinstance(buffer, np.ndarray) else buffer.reshape(-1).view(np.uint8)
+        if data.size % self.nbytes:
+            raise PayloadError(f"{self.name}: {data.size} bytes are not a whole number of blocks of {self.nbytes} bytes")
+        return view_node(data, Array(self.block_type, data.size // self.nbytes), self.name)
+
+    def decode(self, buffer: Any, shape: Sequence[int]) -> np.ndarray:
+        """FLOAT of ``shape`` from its blocks, by the NumPy formula; ``PayloadError`` when the length does not fit."""
+        grid = self.grid(shape)
+        blocks = self.view(buffer)
+        if blocks.shape[0] != math.prod(grid):
+            found, expected = blocks.shape[0] * self.nbytes, math.prod(grid) * self.nbytes
+            raise PayloadError(f"{self.name}: shape {list(shape)} takes {expected} bytes, found {found}")
+        return self._ungrid(self.formula(*blocks.leaves()), grid).reshape(tuple(shape))
+
+    def encode(self, array: ArrayLike) -> np.ndarray:
+        """UINT8[n]: the blocks of a float array; ``UnsupportedError`` for a format that has no encoder."""
+        if self.quantize is None:
+            raise UnsupportedError(f"{self.name} has no encoder; compute its leaves and use pack(shape, **leaves)")
+        values = np.asarray(array, np.float32)
+        return self._packed(values.shape, list(self.quantize(self._regrid(values))))
+
+    def pack(self, shape: Sequence[int], /, **fields: Any) -> np.ndarray:
+        """UINT8[n]: the blocks of a tensor from leaves that the caller computed, each of [blocks, …] elements.
+
+        Components are given by their packing: ``qs={"lo": …, "hi": …}``. Raises ``ShapeError`` for missing, unknown or
+        misshapen leaves, and ``PayloadError`` for a value that its bits cannot hold.
+        """
+        flat = _flattened(fields)
+        expected = [leaf.path for leaf in self.leaves if leaf.constant is None]
+        if set(flat) != set(expected):
+            raise ShapeError(f"{self.name}: expected the leaves {', '.join(expected)}; found {', '.join(flat) or 'none'}")
+        return self._packed(shape, [flat[path] for path in expected])
+
+    def _packed(self, shape: Sequence[int], values: list[Any]) -> np.ndarray:
+        return pack_leaves(Array(self.block_type, self.blocks(shape)), values, self.name)
+
+    def _ungrid(self, blocks: np.ndarray, grid: tuple[int, ...]) -> np.ndarray:
+        """[N, *block_shape] to the order of the tensor's elements."""
+        order = functions.block_order(len(grid), len(self.block_shape))
+        return blocks.reshape(grid + self.block_shape).transpose(order)
+
+    def _regrid(self, values: np.ndarray) -> np.ndarray:
+        """The tensor's elements as [N, *block_shape]."""
+        grid = self.grid(values.shape)
+        order = functions.block_order(len(grid), len(self.block_shape))
+        split = [(grid + self.block_shape)[axis] for axis in order]
+        return values.reshape(split).transpose(np.argsort(order)).reshape((math.prod(grid), *self.block_shape))
+
+
+def _flattened(fields: dict[str, Any], path: str = "") -> dict[str, Any]:
+    flat: dict[str, Any] = {}
+    for name, value in fields.items():
+        place = f"{path}.{name}" if path else name
+        flat |= _flattened(value, place) if isinstance(value, dict) else {place: value}
+    return flat

@@ -1,0 +1,90 @@
+"""The decoders of block formats, as ONNX functions: ``F(leaf_0 [N, …], leaf_1 [N, …], …) → [N, *block_shape]``, FLOAT.
+
+Inputs are the leaves of one block type in declaration order, bound by position, with the number of blocks N as first axis;
+a constant has no such axis. A component of a packing arrives in the smallest unsigned type that holds it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from tenonnx.schema.messages import AttributeProto, FunctionProto, from_onnx
+
+DOMAIN = "tenonnx.formats"
+VERSION = 1
+OPSET = 24
+
+CAST = "(values) => (decoded) { decoded = Cast<to = 1>(values) }"
+
+# The 4-bit blocks keep element i in the low half of byte i and element i + 16 in its high half.
+Q4_0 = """(d, lo, hi) => (decoded) {
+  axis = Constant<value_ints = [1]>()
+  eight = Constant<value = float {8}>()
+  packed = Concat<axis = 1>(lo, hi)
+  codes = Cast<to = 1>(packed)
+  centred = Sub(codes, eight)
+  wide = Cast<to = 1>(d)
+  scale = Unsqueeze(wide, axis)
+  decoded = Mul(centred, scale)
+}"""
+
+Q4_1 = """(d, m, lo, hi) => (decoded) {
+  axis = Constant<value_ints = [1]>()
+  packed = Concat<axis = 1>(lo, hi)
+  codes = Cast<to = 1>(packed)
+  wide_scale = Cast<to = 1>(d)
+  wide_minimum = Cast<to = 1>(m)
+  scale = Unsqueeze(wide_scale, axis)
+  minimum = Unsqueeze(wide_minimum, axis)
+  scaled = Mul(codes, scale)
+  decoded = Add(scaled, minimum)
+}"""
+
+Q8_0 = """(d, qs) => (decoded) {
+  axis = Constant<value_ints = [1]>()
+  codes = Cast<to = 1>(qs)
+  wide = Cast<to = 1>(d)
+  scale = Unsqueeze(wide, axis)
+  decoded = Mul(codes, scale)
+}"""
+
+
+def parse(name: str, text: str) -> Any:
+    """The FunctionProto of one of the texts above, in the domain of formats."""
+    from onnx import parser
+
+    return from_onnx(parser.parse_function(f'<opset_import: ["" : {OPSET}], domain: "{DOMAIN}">\n{name} {text}'))
+
+
+def block_order(grid_rank: int, block_rank: int) -> list[int]:
+    """The permutation of [*grid, *block] that puts each axis of a block behind the axis of the grid that it divides."""
+    lead = grid_rank - block_rank
+    return [*range(lead), *(axis for pair in range(block_rank) for axis in (lead + pair, grid_rank + pair))]
+
+
+def root_decoder(name: str, inputs: Sequence[str], block_shape: Sequence[int], grid: Sequence[int], shape: Sequence[int]) -> Any:
+    """The decoder of an array of blocks: a call of F, then a Reshape to ``shape``.
+
+    Blocks over several dimensions are put in place by a Reshape to the grid of blocks and a Transpose before that.
+    """
+    decoder = FunctionProto(name="decode", domain=DOMAIN, input=inputs, output=["/value"])
+    decoder.opset_import.add(domain="", version=OPSET)
+    decoder.opset_import.add(domain=DOMAIN, version=VERSION)
+    decoder.node.add(op_type=name, domain=DOMAIN, input=inputs, output=["/blocks"])
+    blocks = "/blocks"
+    if len(block_shape) > 1:
+        _reshape(decoder, blocks, [*grid, *block_shape], "/grid")
+        node = decoder.node.add(op_type="Transpose", input=["/grid"], output=["/ordered"])
+        node.attribute.add(name="perm", type=AttributeProto.INTS, ints=block_order(len(grid), len(block_shape)))
+        blocks = "/ordered"
+    _reshape(decoder, blocks, shape, "/value")
+    return decoder
+
+
+def _reshape(decoder: Any, source: str, shape: Sequence[int], target: str) -> None:
+    constant = decoder.node.add(op_type="Constant", output=[f"{target}.shape"])
+    constant.attribute.add(name="value_ints", type=AttributeProto.INTS, ints=shape)
+    node = decoder.node.add(op_type="Reshape", input=[source, f"{target}.shape"], output=[target])
+    # Without it a dimension of 0 would stand for that of the source.
+    node.attribute.add(name="allowzero", type=AttributeProto.INT, i=1)
