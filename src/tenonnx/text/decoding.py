@@ -8,7 +8,7 @@ from tenonnx.errors import OptionError
 from tenonnx.text.tokenizer import Tokenizer
 
 _REPLACEMENT = "\ufffd"  # what an incomplete character decodes to
-_CONTEXT = 4  # tokens before the first that decide on its leading space
+_CONTEXT = range(4, 8)  # tokens before the first that decide on its leading space; a character is up to 4 byte tokens
 
 
 class StreamDecoder:
@@ -22,9 +22,14 @@ class StreamDecoder:
     def __init__(self, tokenizer: Tokenizer, context: Sequence[int] = ()) -> None:
         """``context``: the tokens before the first one, for its leading space."""
         self._tokenizer = tokenizer
-        self._window = list(context[-_CONTEXT:])
+        self._window = self._whole_characters(context)
         self._settled = len(self._window)  # tokens of the window whose text was returned whole
         self._shown = len(tokenizer.decode(self._window))  # characters of the window's text already returned
+
+    def _whole_characters(self, context: Sequence[int]) -> list[int]:
+        """The end of ``context``, cut between characters: with half of one in front, a run of byte tokens never decodes."""
+        ends = (list(context[-count:]) for count in _CONTEXT)
+        return next((end for end in ends if _REPLACEMENT not in self._tokenizer.decode(end)), [])
 
     def push(self, token: int) -> str:
         """The text that ``token`` completes; empty while a character is incomplete."""

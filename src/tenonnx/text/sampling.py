@@ -102,12 +102,15 @@ def _descending(logits: np.ndarray, count: int) -> np.ndarray:
 
 
 def _most_probable(logits: np.ndarray, options: Sampling) -> np.ndarray:
-    """The ids that top-k, top-p and min-p leave: at least one, greatest logit first."""
+    """The ids that top-k, top-p and min-p leave: at least one."""
     if options.top_k:
         tokens = _descending(logits, options.top_k)
         weights = _weights(logits, tokens)
         return tokens[: _kept(weights, float(weights.sum()), options)]
-    total = float(_weights(logits, slice(None)).sum())
+    weights = _weights(logits, slice(None))
+    if options.top_p == 1:
+        return np.flatnonzero(weights >= options.min_p)
+    total = float(weights.sum())
     count = _FIRST_HEAD
     while True:  # sorting a whole vocabulary costs more than a step of a small model: look at its head first
         tokens = _descending(logits, count)
