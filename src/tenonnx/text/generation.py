@@ -89,11 +89,10 @@ class Context:
 
         Raises ``CapacityError`` before anything is written when they do not fit.
         """
-        room = self.cache.capacity - self.cache.length
-        if len(tokens) > room:
+        if len(tokens) > self.cache.capacity - self.cache.length:
             raise CapacityError(
-                f"the prompt has {len(tokens)} tokens more, but the context of {self.cache.capacity} has room for {room}; "
-                "ask for a larger context or shorten the prompt"
+                f"{len(tokens)} more tokens do not fit: the context holds {self.cache.capacity}, of which "
+                f"{self.cache.length} are taken; shorten the prompt or give a larger context"
             )
         self._tokens = self.tokens
         for start in range(0, len(tokens), BATCH):
