@@ -49,3 +49,7 @@ class PageError(TenonnxError):
 
 class UnsupportedError(TenonnxError):
     """Valid input that this version or this host has no way to run."""
+
+
+class OptionError(TenonnxError, ValueError):
+    """An option's value is outside its range; the command line calls it a usage error."""

@@ -1,0 +1,45 @@
+"""The command line: one small file per command, heavy imports inside the commands."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from tenonnx.cli import chat, check, convert, demo, generate, pull
+
+# Plain help and errors: rich would cost every command its import.
+app = typer.Typer(
+    name="tenonnx",
+    help="ONNX models with storage that fits exactly: caches updated in place, packed weights, text generation.",
+    epilog='Example: tenonnx generate smollm2-135m "The capital of France is" -n 24 --temperature 0',
+    no_args_is_help=True,
+    add_completion=False,
+    rich_markup_mode=None,
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+for command in (generate.generate, chat.chat, pull.pull, convert.convert, check.check, demo.demo):
+    app.command(epilog=f"Example: {command.__dict__['example']}")(command)
+
+
+def _print_version(wanted: bool) -> None:
+    if wanted:
+        from importlib.metadata import version
+
+        typer.echo(f"tenonnx {version('tenonnx')}")
+        raise typer.Exit
+
+
+@app.callback()
+def _options(
+    version: Annotated[
+        bool, typer.Option("--version", help="Print the version.", callback=_print_version, is_eager=True)
+    ] = False,
+) -> None:
+    pass
+
+
+def main() -> None:
+    """The ``tenonnx`` command."""
+    app()

@@ -1,0 +1,33 @@
+"""tenonnx check: what a model breaks of its specification."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from tenonnx.cli.common import FAILED, AsJson, command, print_json
+
+
+@command("tenonnx check smollm2.onnx")
+def check(
+    file: Annotated[str, typer.Argument(metavar="FILE", help="An .onnx file, a GGUF, or a known name.", show_default=False)],
+    json: AsJson = False,
+) -> None:
+    """List what a model breaks. Every finding of the checker is printed; exit code 1 when one is an error."""
+    from tenonnx.check import check as check_model
+    from tenonnx.text.loading import read_model
+
+    model, data_root = read_model(Path(file))
+    findings = check_model(model, data_root=data_root)
+    if json:
+        keys = ("severity", "kind", "rule", "where", "message")
+        print_json({"file": file, "findings": [{key: str(getattr(finding, key)) for key in keys} for finding in findings]})
+    else:
+        for finding in findings:
+            print(f"{finding.severity} {finding.rule} {finding.where}: {finding.message}")
+        if not findings:
+            print("no findings")
+    if any(finding.severity == "error" for finding in findings):
+        raise SystemExit(FAILED)

@@ -1,0 +1,121 @@
+"""What the commands share: errors as one line, figures, options, the progress bar."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import os
+import sys
+from collections.abc import Callable, Iterator
+from typing import Annotated, Any, NoReturn, ParamSpec
+
+import typer
+
+from tenonnx.errors import OptionError, TenonnxError
+
+P = ParamSpec("P")
+
+FAILED, USAGE, INTERRUPTED = 1, 2, 130
+
+Model = Annotated[str, typer.Argument(metavar="MODEL", help="An .onnx file, a GGUF, or a known name.", show_default=False)]
+System = Annotated[str | None, typer.Option(help="A system message; the model's chat template is applied.", show_default=False)]
+Stop = Annotated[list[str] | None, typer.Option(help="End before this text; may be repeated.", show_default=False)]
+Temperature = Annotated[float, typer.Option(min=0, help="0 always takes the most probable token.")]
+TopK = Annotated[int, typer.Option(min=0, help="Draw from the K most probable tokens; 0: from all.")]
+TopP = Annotated[
+    float, typer.Option(min=0, max=1, help="Draw from the most probable tokens that reach this probability; 1: all.")
+]
+MinP = Annotated[float, typer.Option(min=0, max=1, help="Drop tokens under this share of the greatest probability.")]
+RepeatPenalty = Annotated[float, typer.Option(help="Weaken the tokens among the last 64; 1: not.")]
+Seed = Annotated[int | None, typer.Option(min=0, help="Draw the same tokens again.", show_default="another each time")]
+Threads = Annotated[int | None, typer.Option(min=1, help="Threads to compute with.", show_default="one per core")]
+AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object, and nothing else, on standard output.")]
+
+
+def command(example: str) -> Callable[[Callable[P, None]], Callable[P, None]]:
+    """A command whose errors end as one line on standard error and an exit code: 1, 2 for usage, 130 for Ctrl-C."""
+
+    def wrap(body: Callable[P, None]) -> Callable[P, None]:
+        @functools.wraps(body)
+        def run(*args: P.args, **kwargs: P.kwargs) -> None:
+            try:
+                _accept_any_text()
+                body(*args, **kwargs)
+                sys.stdout.flush()
+            except OptionError as error:
+                fail(str(error), USAGE)
+            except TenonnxError as error:
+                fail(str(error))
+            except MemoryError as error:
+                fail(f"out of memory: {error}".rstrip(": "))
+            except BrokenPipeError:
+                _leave_broken_pipe()
+            except KeyboardInterrupt:
+                raise SystemExit(INTERRUPTED) from None
+
+        run.__dict__["example"] = example
+        return run
+
+    return wrap
+
+
+def fail(message: str, code: int = FAILED) -> NoReturn:
+    """End the command with one ``error:`` line."""
+    tell("error: " + " ".join(message.split()))
+    raise SystemExit(code)
+
+
+def tell(line: str) -> None:
+    """A line for the reader, on standard error, beside the command's result."""
+    print(line, file=sys.stderr, flush=True)
+
+
+def _accept_any_text() -> None:
+    # A model may write characters that the terminal's encoding lacks: show a stand-in rather than fail.
+    for stream in (sys.stdout, sys.stderr):
+        reconfigure = getattr(stream, "reconfigure", None)
+        if reconfigure is not None:
+            reconfigure(errors="replace")
+
+
+def _leave_broken_pipe() -> NoReturn:
+    # The reader has left, as `| head` does. What is buffered must not be flushed at exit into the closed pipe.
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    raise SystemExit(FAILED)
+
+
+def print_json(value: Any) -> None:
+    import json
+
+    print(json.dumps(value, ensure_ascii=False))
+
+
+def size(count: int) -> str:
+    """Bytes as people read them."""
+    if count < 10_000:
+        return f"{count:,} bytes"
+    return f"{count / 1e6:,.2f} MB" if count < 1e9 else f"{count / 1e9:,.2f} GB"
+
+
+@contextlib.contextmanager
+def progress_bar(name: str) -> Iterator[Callable[[str, int, int], object]]:
+    """A report for downloads: a bar on standard error, or nothing where that is no terminal."""
+    if not sys.stderr.isatty():
+        yield lambda stage, done, total: None
+        return
+    with contextlib.ExitStack() as stack:
+        bars: dict[str, Any] = {}
+
+        def report(stage: str, done: int, total: int) -> None:
+            if "bar" not in bars:
+                # Only now: rich costs more to import than a command that has nothing to fetch may spend.
+                from rich.console import Console
+                from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TransferSpeedColumn
+
+                columns = (TextColumn("{task.description}"), BarColumn(), DownloadColumn(), TransferSpeedColumn())
+                bars["bar"] = stack.enter_context(Progress(*columns, console=Console(stderr=True)))
+            if stage not in bars:
+                bars[stage] = bars["bar"].add_task(f"{stage} {name}", total=total)
+            bars["bar"].update(bars[stage], completed=done)
+
+        yield report

@@ -1,0 +1,51 @@
+"""tenonnx convert: write a model as ONNX."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from tenonnx.cli.common import AsJson, command, print_json, progress_bar, size
+
+
+@command("tenonnx convert SmolLM2-135M-Instruct.Q4_1.gguf smollm2.onnx")
+def convert(
+    source: Annotated[str, typer.Argument(metavar="IN", help="A GGUF, or a known name.", show_default=False)],
+    out: Annotated[Path, typer.Argument(metavar="OUT", help="The .onnx file to write.", show_default=False)],
+    copy: Annotated[bool, typer.Option("--copy", help="Copy the weights beside OUT instead of pointing at IN.")] = False,
+    json: AsJson = False,
+) -> None:
+    """Write a model as ONNX. Weights stay in the file they came from, which has to lie in OUT's folder, unless --copy."""
+    from tenonnx.convert import convert as convert_model
+    from tenonnx.text.loading import find_model
+
+    with progress_bar(source) as progress:
+        path = find_model(source, progress)
+        start, copied, total = time.perf_counter(), 0, path.stat().st_size
+
+        def count(length: int) -> None:
+            nonlocal copied
+            copied += length
+            progress("copy", copied, max(copied, total))
+
+        convert_model(path, out, copy=copy, progress=count)
+    took = time.perf_counter() - start
+    weights, files = _external(out)
+    if json:
+        figures = {"path": str(out), "bytes": out.stat().st_size, "weight_bytes": weights, "weight_files": files, "seconds": took}
+        print_json(figures)
+    else:
+        where = ", ".join(files) or "the model itself"
+        print(f"{out}: {size(out.stat().st_size)}, and {size(weights)} of weights in {where}; {took:.2f} s")
+
+
+def _external(path: Path) -> tuple[int, list[str]]:
+    """Bytes that a written model points at, and the files that hold them."""
+    from tenonnx.schema.external import parse_external
+    from tenonnx.schema.files import load, payloads
+
+    ranges = [parse_external(value.name, value.external_data) for value in payloads(load(path)) if value.external_data]
+    return sum(found.length or 0 for found in ranges), sorted({found.location for found in ranges})

@@ -1,0 +1,65 @@
+"""A conversation over one cache: each turn runs only the tokens that the caches do not hold yet."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Unpack
+
+from tenonnx.text.generation import Context, TextStream
+from tenonnx.text.loading import TextModel
+from tenonnx.text.sampling import Sampling, SamplingOptions
+
+DEFAULT_CONTEXT = 4096  # tokens, where the model was trained for more
+
+
+class Conversation:
+    """Messages in the model's chat template, and the caches that hold them.
+
+    Every turn renders the whole conversation and keeps the longest common prefix with what the caches hold, so a template
+    that changes earlier text (dates, trimmed answers) costs time, never correctness.
+    """
+
+    def __init__(
+        self, model: TextModel, *, system: str | None = None, context: int | None = None, **sampling: Unpack[SamplingOptions]
+    ) -> None:
+        """context: tokens in all, by default what the model was trained for, at most 4096.
+
+        ``UnsupportedError`` when the model has no chat template, ``CapacityError`` when the caches cannot be that large.
+        """
+        model.tokenizer.chat_template  # noqa: B018 -- refused here, before the caches are allocated
+        self._model, self._sampling = model, Sampling(**sampling)
+        self._messages: list[dict[str, str]] = [] if system is None else [{"role": "system", "content": system}]
+        self._opening = len(self._messages)
+        self._answer: TextStream | None = None
+        longest = model.context_length or DEFAULT_CONTEXT
+        self.context = Context(model, min(longest, DEFAULT_CONTEXT) if context is None else context)
+
+    @property
+    def messages(self) -> list[dict[str, str]]:
+        """The messages so far; an interrupted answer counts as far as it was made."""
+        self._settle()
+        return [dict(message) for message in self._messages]
+
+    def reply(self, text: str, *, max_tokens: int | None = None, stop: Sequence[str] = ()) -> TextStream:
+        """The model's answer to ``text``, as it is made; ends at the latest where the context is full."""
+        self._settle()
+        asked = [*self._messages, {"role": "user", "content": text}]
+        tokens = self._model.tokenizer.encode_messages(asked)
+        answer = TextStream(self._model, self.context, tokens, max_tokens=max_tokens, stop=stop, sampling=self._sampling)
+        self._messages, self._answer = asked, answer
+        return answer
+
+    def reset(self) -> None:
+        """Forget everything but the system message."""
+        self._answer = None
+        del self._messages[self._opening :]
+
+    def _settle(self) -> None:
+        if self._answer is None:
+            return
+        made = self._answer.generation
+        self._answer = None
+        if made.generated_tokens:
+            self._messages.append({"role": "assistant", "content": made.text})
+        else:  # refused or interrupted before its first token: as if it was never asked
+            self._messages.pop()
