@@ -1,0 +1,188 @@
+"""The rules of the mutable-cache contract over a model's scopes. Each yields all that it finds; none stops another."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from tenonnx.alias import AliasMap
+from tenonnx.alias.resolver import is_mutable
+from tenonnx.check.diagnostics import Diagnostic
+from tenonnx.errors import AliasError
+from tenonnx.schema.graph import Scope
+from tenonnx.schema.messages import ValueAliasProto
+
+_CACHE_OPERATORS = ("CacheUpdate", "PagedCacheUpdate")
+
+Rule = Callable[[Scope, AliasMap], Iterator[Diagnostic]]
+
+
+def _error(rule: str, where: str, message: str) -> Diagnostic:
+    return Diagnostic("error", "invalid", rule, where, message)
+
+
+def _entries(scope: Scope) -> Iterator[tuple[int, Any, Any]]:
+    for position, node in enumerate(scope.nodes):
+        for entry in node.output_alias:
+            yield position, node, entry
+
+
+def alias_ports(scope: Scope, aliases: AliasMap) -> Iterator[Diagnostic]:
+    """An output_alias names an output and an input that the node has."""
+    for position, node, entry in _entries(scope):
+        for port, names, what in ((entry.output_index, node.output, "output"), (entry.input_index, node.input, "input")):
+            if not 0 <= port < len(names) or not names[port]:
+                yield _error("alias-ports", scope.describe(position),
+                             f"output_alias names {what} {port}; the node has {what}s {list(names)}: name one of them")
+
+
+def alias_kind(scope: Scope, aliases: AliasMap) -> Iterator[Diagnostic]:
+    """The kind of an output_alias is set."""
+    for position, _, entry in _entries(scope):
+        if entry.kind != ValueAliasProto.MUST_ALIAS:
+            yield _error("alias-kind", scope.describe(position), "output_alias has kind UNDEFINED; set MUST_ALIAS")
+
+
+def one_alias_per_output(scope: Scope, aliases: AliasMap) -> Iterator[Diagnostic]:
+    """An output shares the storage of one input."""
+    seen: set[tuple[int, int]] = set()
+    for position, node, entry in _entries(scope):
+        key = (position, entry.output_index)
+        if key in seen:
+            yield _error("one-alias-per-output", scope.describe(position),
+                         f"output {entry.output_index} of {list(node.output)} is aliased twice; keep one entry")
+        seen.add(key)
+
+
+def alias_of_agrees(scope: Scope, aliases: AliasMap) -> Iterator[Diagnostic]:
+    """alias_of names the direct input of the producing node's output_alias, or an ancestor of it."""
+    for name, info in scope.value_info.items():
+        if not info.alias_of:
+            continue
+        where = f"{scope.path}: value {name!r}"
+        try:
+            ancestors = aliases.ancestors(name)
+        except AliasError:
+            continue  # alias_cycle reports it
+        if not ancestors:
+            yield _error("alias-of-backed", where,
+                         f"alias_of names {info.alias_of!r}, but no output_alias of the node that makes {name!r} backs it; add one")
+        elif info.alias_of not in ancestors:
+            yield _error("alias-of-agrees", where,
+                         f"alias_of names {info.alias_of!r}, the producing node's output_alias {ancestors[0]!r}; expected one of {ancestors}")
+
+
+def alias_cycle(scope: Scope, aliases: AliasMap) -> Iterator[Diagnostic]:
+    """No value is an alias of itself."""
+    for alias in aliases.aliases:
+        try:
+            aliases.ancestors(alias.output)
+        except AliasError as error:
+            yield _error("alias-cycle", scope.describe(alias.node), str(error))
+
+
+def read_write_inputs(scope: Scope, aliases: AliasMap) -> Iterator[Diagnostic]:
+    """READ_WRITE stands on graph inputs without an initializer, and nowhere else."""
+    for name, info in scope.value_info.items():
+        if not is_mutable(info):
+            continue
+        if name not in scope.inputs:
+            yield _error("read-write-inputs", f"{scope.path}: value {name!r}",
+                         "is READ_WRITE but no input; only storage that the caller owns can be written: declare the root READ_WRITE")
+        elif name in scope.initializers or name in scope.structs:
+            yield _error("read-write-inputs", f"{scope.path}: input {name!r}",
+                         "is READ_WRITE and has an initializer, which is never written; remove the initializer")
+
+
+def alias_root(scope: Scope, aliases: AliasMap) -> Iterator[Diagnostic]:
+    """The root of an alias is a READ_WRITE input."""
+    for alias in aliases.aliases:
+        if alias.source in {other.output for other in aliases.aliases}:
+            continue  # reported once, at the root
+        if alias.source not in aliases.mutable_inputs:
+            is_initializer = alias.source in scope.initializers or alias.source in scope.structs
+            found = "an initializer" if is_initializer else "a READ_ONLY input" if alias.source in scope.inputs else "an intermediate value"
+            yield _error("alias-root", scope.describe(alias.node),
+                         f"output {alias.output!r} must share the storage of {alias.source!r}, which is {found}; "
+                         "expected a graph input with access READ_WRITE")
+
+
+def alias_fork(scope: Scope, aliases: AliasMap) -> Iterator[Diagnostic]:
+    """Updates of one storage form a chain: no two are made from the same value."""
+    for name in dict.fromkeys(alias.source for alias in aliases.aliases):
+        forks = aliases.forks(name)
+        if len(forks) > 1:
+            outputs = [alias.output for alias in forks]
+            yield _error("alias-fork", scope.describe(forks[1].node),
+                         f"{outputs} all take over the storage of {name!r}; let each update read the one before")
+
+
+def alias_reader(scope: Scope, aliases: AliasMap) -> Iterator[Diagnostic]:
+    """A reader of an old name does not need a value made from the updated one."""
+    for alias in aliases.aliases:
+        for port in scope.readers.get(alias.source, ()):
+            if port.node > alias.node and _depends(scope, port.node, alias.node):
+                yield _error("alias-reader", scope.describe(port.node),
+                             f"reads {alias.source!r}, the content before {scope.describe(alias.node)}, but depends on "
+                             f"{alias.output!r}; read the updated value")
+
+
+def _depends(scope: Scope, node: int, maker: int) -> bool:
+    """Whether a node needs, directly or not, an output of ``maker``. Nodes stand in topological order."""
+    pending, seen = [node], {node}
+    while pending:
+        for name in _reads(scope, pending.pop()):
+            port = scope.producer.get(name)
+            if port is None or port.node < maker or port.node in seen:
+                continue
+            if port.node == maker:
+                return True
+            seen.add(port.node)
+            pending.append(port.node)
+    return False
+
+
+def _reads(scope: Scope, position: int) -> list[str]:
+    nested = [name for child in scope.children.get(position, {}).values() for name in child.captured]
+    return [*scope.nodes[position].input, *nested]
+
+
+def aliased_outputs(scope: Scope, aliases: AliasMap) -> Iterator[Diagnostic]:
+    """A graph output that shares an input's storage says so by alias_of."""
+    for name in scope.outputs:
+        info = scope.value_info.get(name)
+        if info is not None and aliases.source(name) is not None and not info.alias_of:
+            yield _error("aliased-outputs", f"{scope.path}: output {name!r}",
+                         f"shares the storage of {aliases.source(name)!r} but has no alias_of; name it, so that callers see it")
+
+
+def cache_update_alias(scope: Scope, aliases: AliasMap) -> Iterator[Diagnostic]:
+    """A cache update aliases its cache."""
+    for position, node in enumerate(scope.nodes):
+        if node.domain != "tenonnx" or node.op_type not in _CACHE_OPERATORS or not node.output or not node.input:
+            continue
+        if aliases.source(node.output[0]) != node.input[0]:
+            yield _error("cache-update-alias", scope.describe(position),
+                         f"output {node.output[0]!r} must alias the cache {node.input[0]!r}; add output_alias 0 → 0 MUST_ALIAS")
+
+
+def nested_aliases(scope: Scope, aliases: AliasMap) -> Iterator[Diagnostic]:
+    """Aliases inside control flow and local functions are more than this version runs."""
+    if scope.parent is None and scope.path == "graph":
+        return
+    for alias in aliases.aliases:
+        yield Diagnostic("error", "limit", "nested-aliases", scope.describe(alias.node),
+                         f"output {alias.output!r} aliases {alias.source!r} inside a body; this version updates caches in the main graph alone")
+
+
+RULES: tuple[Rule, ...] = (
+    alias_ports, alias_kind, one_alias_per_output, alias_of_agrees, alias_cycle, read_write_inputs, alias_root, alias_fork,
+    alias_reader, aliased_outputs, cache_update_alias, nested_aliases,
+)
+
+
+def check_aliases(scope: Scope) -> Iterator[Diagnostic]:
+    """All findings of all rules in one scope."""
+    aliases = AliasMap(scope)
+    for rule in RULES:
+        yield from rule(scope, aliases)
