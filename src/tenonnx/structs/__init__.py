@@ -3,10 +3,12 @@
 from tenonnx.structs.builder import array, bits, constant, pad, structure, tensor, to_proto
 from tenonnx.structs.catalogue import catalogue
 from tenonnx.structs.declare import declare
+from tenonnx.structs.decoders import decoded_type, logical_shape
 from tenonnx.structs.formats import Format
 from tenonnx.structs.layout import Axis, Leaf, leaves
 from tenonnx.structs.physical import Array, BitPacking, Constant, Field, Node, Structure, Tensor, TypeLimit
 from tenonnx.structs.reader import Types, nbytes, physical, size_bits
+from tenonnx.structs.recognize import Recognized, Recognizer, recognize
 from tenonnx.structs.scalars import (
     bf16,
     boolean,
@@ -47,6 +49,8 @@ __all__ = [
     "Format",
     "Leaf",
     "Node",
+    "Recognized",
+    "Recognizer",
     "Structure",
     "Tensor",
     "TypeLimit",
@@ -61,6 +65,7 @@ __all__ = [
     "catalogue",
     "constant",
     "declare",
+    "decoded_type",
     "f4e2m1",
     "f6e2m3",
     "f6e3m2",
@@ -79,9 +84,11 @@ __all__ = [
     "i32",
     "i64",
     "leaves",
+    "logical_shape",
     "nbytes",
     "pad",
     "physical",
+    "recognize",
     "size_bits",
     "structure",
     "tensor",

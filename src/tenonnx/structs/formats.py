@@ -53,6 +53,11 @@ class Format:
         return functions.parse(self.name, self.decoder_text)
 
     @cached_property
+    def normal_form(self) -> tuple[Any, ...]:
+        """F as a value by which it is recognized under any name."""
+        return functions.normal_form(self.function)
+
+    @cached_property
     def leaves(self) -> tuple[Leaf, ...]:
         """The leaves of one block, in the order of F's inputs."""
         return leaves(self.block_type)
@@ -84,9 +89,13 @@ class Format:
         root = StructTypeProto(name=f"{self.name}{list(shape)}")
         root.array.dimension = self.blocks(shape)
         root.array.element_type.CopyFrom(self._block_reference(block_index))
-        paths = [leaf.path or "values" for leaf in self.leaves]
-        root.decoder.CopyFrom(functions.root_decoder(self.name, paths, self.block_shape, self.grid(shape), shape))
+        root.decoder.CopyFrom(self.decoder(shape))
         return root
+
+    def decoder(self, shape: Sequence[int]) -> Any:
+        """The decoder of a tensor of ``shape`` as a FunctionProto: a call of F, and a Reshape."""
+        paths = [leaf.path or "values" for leaf in self.leaves]
+        return functions.root_decoder(self.name, paths, self.block_shape, self.grid(shape), shape)
 
     def _block_reference(self, block_index: int | None) -> Any:
         if isinstance(self.block_type, Tensor):

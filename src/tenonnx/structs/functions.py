@@ -6,7 +6,7 @@ a constant has no such axis. A component of a packing arrives in the smallest un
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 from tenonnx.schema.messages import AttributeProto, FunctionProto, from_onnx
@@ -14,6 +14,7 @@ from tenonnx.schema.messages import AttributeProto, FunctionProto, from_onnx
 DOMAIN = "tenonnx.formats"
 VERSION = 1
 OPSET = 24
+STANDARD = ("", "ai.onnx")  # the two spellings of onnx's own domain
 
 CAST = "(values) => (decoded) { decoded = Cast<to = 1>(values) }"
 
@@ -88,3 +89,49 @@ def _reshape(decoder: Any, source: str, shape: Sequence[int], target: str) -> No
     node = decoder.node.add(op_type="Reshape", input=[source, f"{target}.shape"], output=[target])
     # Without it a dimension of 0 would stand for that of the source.
     node.attribute.add(name="allowzero", type=AttributeProto.INT, i=1)
+
+
+def reshape_target(decoder: Any) -> tuple[int, ...] | None:
+    """The shape that the last two nodes of a root's decoder, a Constant and a Reshape, give its value."""
+    if len(decoder.node) < 3:
+        return None
+    constant, reshape = decoder.node[-2:]
+    if constant.op_type != "Constant" or reshape.op_type != "Reshape" or len(constant.attribute) != 1:
+        return None
+    return tuple(constant.attribute[0].ints)
+
+
+def index(model: Any) -> dict[tuple[str, str, str], Any]:
+    """The local functions of a model by (domain, name, overload)."""
+    return {(function.domain, function.name, function.overload): function for function in model.functions}
+
+
+def normal_form(function: Any) -> tuple[Any, ...]:
+    """What a function computes, as a value to compare: names of values are numbered, its own name and all remarks left out."""
+    numbers: dict[str, int] = {"": 0}  # an empty name is an input that is not given
+
+    def read(names: Iterable[str]) -> tuple[int, ...]:
+        return tuple(numbers.setdefault(name, len(numbers)) for name in names)
+
+    inputs = read(function.input)
+    nodes = tuple(
+        (
+            "" if node.domain in STANDARD else node.domain,
+            node.op_type,
+            node.overload,
+            read(node.input),
+            tuple(sorted(_bytes_of(attribute) for attribute in node.attribute)),
+            read(node.output),
+        )
+        for node in function.node
+    )
+    opset = [entry.version for entry in function.opset_import if entry.domain in STANDARD]
+    defaults = tuple(_bytes_of(attribute) for attribute in function.attribute_proto)
+    return inputs, nodes, read(function.output), tuple(opset), tuple(function.attribute), defaults
+
+
+def _bytes_of(attribute: Any) -> bytes:
+    bare = AttributeProto()
+    bare.CopyFrom(attribute)
+    bare.ClearField("doc_string")
+    return bare.SerializeToString(deterministic=True)

@@ -14,9 +14,9 @@ from tenonnx.structs.physical import Array, BitPacking, Constant, Node, Structur
 
 
 class Axis(NamedTuple):
-    """One repetition: ``count`` elements, each ``stride`` bits after the one before."""
+    """One repetition: ``size`` elements, each ``stride`` bits after the one before."""
 
-    count: int
+    size: int
     stride: int
 
 
@@ -44,8 +44,8 @@ class Leaf:
         """Dims in which a decoder sees the leaf; a component wider than 64 bits has its bytes as last axis."""
         if self.constant is not None:
             return self.constant.shape
-        counts = tuple(axis.count for axis in self.axes)
-        return (*counts, -(-self.bits // 8)) if self.scalar is None and self.bits > 64 else counts
+        dims = tuple(axis.size for axis in self.axes)
+        return (*dims, -(-self.bits // 8)) if self.scalar is None and self.bits > 64 else dims
 
 
 def container_bits(width: int) -> int:

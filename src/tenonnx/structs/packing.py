@@ -19,8 +19,8 @@ from tenonnx.structs.physical import Node, TypeLimit
 Axes = tuple[Axis, ...]
 
 
-def _counts(axes: Axes) -> tuple[int, ...]:
-    return tuple(axis.count for axis in axes)
+def _dims(axes: Axes) -> tuple[int, ...]:
+    return tuple(axis.size for axis in axes)
 
 
 def new_array(shape: tuple[int, ...], dtype: np.dtype, where: str) -> np.ndarray:
@@ -33,26 +33,26 @@ def new_array(shape: tuple[int, ...], dtype: np.dtype, where: str) -> np.ndarray
 
 def strided(data: np.ndarray, offset: int, axes: Axes, dtype: np.dtype, where: str) -> np.ndarray:
     """A view of bytes as ``dtype``, without a copy: ``offset`` bits and all strides must be whole bytes."""
-    counts = _counts(axes)
-    if 0 in counts:
-        return new_array(counts, dtype, where)
+    dims = _dims(axes)
+    if 0 in dims:
+        return new_array(dims, dtype, where)
     # The stride of a single element is never used, and may be larger than NumPy's integers.
-    strides = [axis.stride // 8 if axis.count > 1 else dtype.itemsize for axis in axes]
-    return np.ndarray(counts, dtype, data, offset // 8, strides)
+    strides = [axis.stride // 8 if axis.size > 1 else dtype.itemsize for axis in axes]
+    return np.ndarray(dims, dtype, data, offset // 8, strides)
 
 
 def whole_bytes(offset: int, axes: Axes, width: int) -> bool:
     """Whether every element starts and ends at a byte's edge."""
-    return not (offset % 8 or width % 8 or any(axis.stride % 8 and axis.count > 1 for axis in axes))
+    return not (offset % 8 or width % 8 or any(axis.stride % 8 and axis.size > 1 for axis in axes))
 
 
 def _phases(offset: int, axes: Axes) -> Iterator[tuple[tuple[slice, ...], int, Axes]]:
     for place, axis in enumerate(axes):
-        if axis.stride % 8 == 0 or axis.count == 1:
+        if axis.stride % 8 == 0 or axis.size == 1:
             continue
         period = 8 // math.gcd(axis.stride, 8)
-        for phase in range(min(period, axis.count)):
-            regular = Axis(-(-(axis.count - phase) // period), axis.stride * period)
+        for phase in range(min(period, axis.size)):
+            regular = Axis(-(-(axis.size - phase) // period), axis.stride * period)
             rest = (*axes[:place], regular, *axes[place + 1 :])
             for index, start, whole in _phases(offset + phase * axis.stride, rest):
                 yield (*index[:place], slice(phase, None, period), *index[place + 1 :]), start, whole
@@ -65,7 +65,7 @@ def unpack(data: np.ndarray, offset: int, axes: Axes, width: int, where: str) ->
     if width > 64:
         return _unpack_bytes(data, offset, axes, width, where)
     container = container_bits(width)
-    out = new_array(_counts(axes), np.dtype(f"<u{container // 8}"), where)
+    out = new_array(_dims(axes), np.dtype(f"<u{container // 8}"), where)
     if out.size == 0:
         return out
     for index, start, whole in _phases(offset, axes):
@@ -80,7 +80,7 @@ def unpack(data: np.ndarray, offset: int, axes: Axes, width: int, where: str) ->
 
 def _unpack_bytes(data: np.ndarray, offset: int, axes: Axes, width: int, where: str) -> np.ndarray:
     full, rest = divmod(width, 8)
-    out = new_array((*_counts(axes), full + (rest > 0)), np.dtype(np.uint8), where)
+    out = new_array((*_dims(axes), full + (rest > 0)), np.dtype(np.uint8), where)
     out[..., :full] = unpack(data, offset, (*axes, Axis(full, 8)), 8, where)
     if rest:
         out[..., full] = unpack(data, offset + 8 * full, axes, rest, where)

@@ -49,6 +49,7 @@ class Types:
 
     def __init__(self, declarations: Sequence[Any]) -> None:
         self.declarations = declarations
+        self.referenced: set[int] = set()  # by what has been read so far
         self._settled: dict[int, Node | _Fault] = {}
 
     def node(self, index: int, where: str = "value") -> Node:
@@ -100,6 +101,7 @@ class Types:
     def _exists(self, part: Part, problems: list[Finding]) -> bool:
         index, count = part.message.type_index, len(self.declarations)
         if 0 <= index < count:
+            self.referenced.add(index)
             return True
         message = f"type index {index} is not in struct_types, which has {count} entries"
         problems.append(Finding("reference-exists", "invalid", f"{part.where}.type_index", message))

@@ -6,7 +6,7 @@ A reader raises the first finding, the checker lists them all.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 from tenonnx import dtypes
 from tenonnx.errors import CheckError, TenonnxError
@@ -20,7 +20,7 @@ class Finding(NamedTuple):
     """A breach of ``rule``: kind "invalid", or "limit" for a valid type larger than this version reads."""
 
     rule: str
-    kind: str
+    kind: Literal["invalid", "limit"]
     where: str
     message: str
 
@@ -52,10 +52,14 @@ def root_is_no_reference(part: Part) -> Iterator[tuple[str, str]]:
 def only_roots_carry_more(part: Part) -> Iterator[tuple[str, str]]:
     if not part.structured or part.level == 0:
         return
-    extras = [name for name in ("decoder", "encoder") if part.message.HasField(name)]
-    extras += [name for name in ("name", "metadata_props") if getattr(part.message, name)]
-    for name in extras:
+    for name in carried(part.message):
         yield f".{name}", f"a nested type carries {name}; only a declaration of its own may, so move it there or remove it"
+
+
+def carried(declared: Any) -> list[str]:
+    """Which of the fields that only a root may have a StructTypeProto has."""
+    codecs = [name for name in ("decoder", "encoder") if declared.HasField(name)]
+    return codecs + [name for name in ("name", "metadata_props") if getattr(declared, name)]
 
 
 def leaf_is_supported(part: Part) -> Iterator[tuple[str, str]]:

@@ -39,21 +39,20 @@ class View:
     @property
     def shape(self) -> tuple[int, ...]:
         """Counts of the selected elements, from outer to inner."""
-        return tuple(axis.count for axis in self._axes)
+        return tuple(axis.size for axis in self._axes)
 
     @property
     def names(self) -> tuple[str, ...]:
         """The fields or components of one element; none where the elements are a leaf."""
-        if isinstance(self._element, Tensor):
-            return ()
-        members = self._element.members if isinstance(self._element, Structure) else self._element
-        return tuple(member.name for member in members)  # type: ignore[union-attr]
+        if isinstance(self._element, Structure):
+            return tuple(member.name for member in self._element.members)
+        return tuple(component.name for component in self._element) if isinstance(self._element, tuple) else ()
 
     def leaves(self) -> tuple[np.ndarray, ...]:
         """Every leaf below, in declaration order, with the selected axes in front; constants as they are declared."""
         if isinstance(self._element, tuple):
             return tuple(self[name] for name in self.names)
-        return tuple(self._read(leaf) for leaf in leaves(self._element))  # type: ignore[arg-type]
+        return tuple(self._read(leaf) for leaf in leaves(self._element))
 
     def _read(self, leaf: Leaf) -> np.ndarray:
         """A leaf of the element, over all selected elements."""
@@ -100,10 +99,10 @@ class View:
             return self._member(key)
         first, *inner = self._axes or (Axis(len(self), 0),)
         if isinstance(key, slice):
-            start, stop, step = key.indices(first.count)
+            start, stop, step = key.indices(first.size)
             count = len(range(start, stop, step))
             return self._selected(start * first.stride if count else 0, (Axis(count, first.stride * step), *inner))
-        index = range(first.count)[key]  # raises IndexError, and knows negative indices
+        index = range(first.size)[key]  # raises IndexError, and knows negative indices
         return self._selected(index * first.stride, tuple(inner))
 
     def _selected(self, offset: int, axes: tuple[Axis, ...]) -> Any:
