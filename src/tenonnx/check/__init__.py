@@ -1,0 +1,55 @@
+"""Checking a model: every finding of every rule in one pass. ``tenonnx.check(model)`` calls ``check``."""
+
+from __future__ import annotations
+
+import os
+from typing import Any
+
+from tenonnx.callables import make_callable
+from tenonnx.check.alias import check_aliases
+from tenonnx.check.diagnostics import Diagnostic
+from tenonnx.check.standard import check_standard
+from tenonnx.check.structs import check_structs
+from tenonnx.errors import CheckError, TenonnxError
+from tenonnx.schema.external import DataRoot
+from tenonnx.schema.graph import ModelIndex
+
+__all__ = ["Diagnostic", "check", "raise_errors"]
+
+
+def check(model: Any, data_root: str | os.PathLike[str] | None = None) -> list[Diagnostic]:
+    """Every finding about a ModelProto, or about the file at a path; an empty list for a sound one.
+
+    ``data_root`` is the folder of the external data; without it, and with a model in memory, payloads are compared with
+    the lengths that the model states rather than with their files.
+    """
+    if isinstance(model, (str, os.PathLike)):
+        from tenonnx.schema.files import load
+
+        path = os.fspath(model)
+        return check(load(path), os.path.dirname(path) or "." if data_root is None else data_root)
+    found = list(check_structs(model, None if data_root is None else DataRoot(data_root)))
+    try:
+        index = ModelIndex(model)
+    except TenonnxError as error:
+        found.append(Diagnostic("error", "invalid", "graph-names", "graph", str(error)))
+        return found
+    for scope in index.scopes():
+        found += check_aliases(scope)
+    if not any(diagnostic.severity == "error" for diagnostic in found):
+        found += check_standard(model, index)
+    return found
+
+
+def raise_errors(model: Any, data_root: str | os.PathLike[str] | None = None) -> None:
+    """``CheckError`` with every error that the storage contract's rules find, when there is one."""
+    found = list(check_structs(model, None if data_root is None else DataRoot(data_root)))
+    for scope in ModelIndex(model).scopes():
+        found += check_aliases(scope)
+    errors = [str(diagnostic) for diagnostic in found if diagnostic.severity == "error"]
+    if errors:
+        listed = "\n  ".join(errors)
+        raise CheckError(errors[0] if len(errors) == 1 else f"the model breaks {len(errors)} rules:\n  {listed}")
+
+
+make_callable(__name__, check)

@@ -1,6 +1,9 @@
-"""From a graph to a frozen table of steps and storage."""
+"""From a graph to a frozen table of steps and storage. ``tenonnx.plan(model, dims)`` calls ``plan``."""
 
+from tenonnx.callables import make_callable
 from tenonnx.plan.planner import Planner, plan
 from tenonnx.plan.types import CacheWrite, ExecutionPlan, PlannedStep, PlannedValue, Slot, Storage, WeightKey
 
 __all__ = ["CacheWrite", "ExecutionPlan", "PlannedStep", "PlannedValue", "Planner", "Slot", "Storage", "WeightKey", "plan"]
+
+make_callable(__name__, plan)

@@ -8,7 +8,7 @@ from typing import Any
 from tenonnx.errors import UnsupportedError
 from tenonnx.layouts import quantized_row_bytes
 from tenonnx.plan.attention import attention
-from tenonnx.plan.builder import FLOAT, FLOAT16, INT64, UINT8, Builder, CastOf, Weight, identity
+from tenonnx.plan.builder import FLOAT, FLOAT16, INT64, PARALLEL_BYTES, UINT8, Builder, CastOf, Weight, identity
 from tenonnx.plan.draft import Value
 from tenonnx.plan.movement import packed_weight
 from tenonnx.plan.types import CacheWrite
@@ -166,7 +166,8 @@ def cache_update(builder: Builder, node: Any) -> bool:
     rows, capacity = values.dims[axis], cache.dims[axis]
     check = builder.check("check_position", position, (capacity - rows,), label)
     updated = Value(node.output[0], cache.elem_type, cache.dims, cache.strides, cache.owner, cache.offset, cache.version + 1, cache)
-    builder.step("cache_update", label, [cache, values, position], [updated], ints=(axis, batch_axis), after=[check])
+    builder.step("cache_update", label, [cache, values, position], [updated], ints=(axis, batch_axis), after=[check],
+                 parallel=values.size * values.itemsize >= PARALLEL_BYTES)
     builder.writes.append(CacheWrite(label, root, node.input[2] if len(node.input) > 2 else "", rows, capacity, axis))
     builder.define(node, updated)
     return True

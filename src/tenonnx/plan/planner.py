@@ -20,7 +20,7 @@ from tenonnx.plan.verify import verify
 from tenonnx.schema.graph import ModelIndex
 from tenonnx.shapes import Inference, ShapesContext
 from tenonnx.shapes.skeleton import DOMAIN
-from tenonnx.structs import recognize
+from tenonnx.structs import Recognizer
 
 _RULES = {**elementwise.RULES, **movement.RULES, **decoder.RULES}
 
@@ -39,17 +39,13 @@ class Planner:
 
     def _weights(self) -> dict[str, Weight]:
         found: dict[str, Weight] = {}
-        types: dict[int, Any] = {}
+        recognizer = Recognizer(self.model)
         for name, value in self.index.main.structs.items():
             if value.type < 0:
                 raise CheckError(f"struct initializer {name!r}: an inline type cannot be decoded in a graph yet; declare it in struct_types")
-            if value.type not in types:
-                types[value.type] = recognize(self.model, value.type)
-            known = types[value.type]
+            known = recognizer(value.type)
             if known is None:
-                from tenonnx.structs import decoded_type
-
-                found[name] = Weight(name, decoded_type(self.model, value.type)[1], None)
+                found[name] = Weight(name, self.inference.decoded(name).shape or (), None)
             else:
                 self.formats[name] = known.format.name
                 found[name] = Weight(name, known.shape, layout_for(known.format.name, known.shape))

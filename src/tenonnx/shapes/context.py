@@ -25,16 +25,23 @@ class Inference:
         self.model = model
         self.index = index or ModelIndex(model)
         self.aliases = AliasMap(self.index.main)
-        self.skeleton = Skeleton(model, self._decoded)
+        self._decoded: dict[int, SymTensor] = {}
+        self.skeleton = Skeleton(model, self.decoded)
         self.inputs: dict[str, Symbol | None] = {
             value.name: symbol_of(value.type)
             for value in model.graph.input
             if value.name not in self.index.main.initializers
         }
 
-    def _decoded(self, name: str) -> SymTensor:
-        elem_type, dims = decoded_type(self.model, self.index.main.structs[name].type)
-        return SymTensor(elem_type, dims)
+    def decoded(self, name: str) -> SymTensor:
+        """The logical type of a structured initializer, from its declaration's decoder."""
+        type_index = self.index.main.structs[name].type
+        if type_index not in self._decoded:
+            symbol = symbol_of(decoded_type(self.model, type_index))
+            if not isinstance(symbol, SymTensor):
+                raise ShapeError(f"struct initializer {name!r}: its decoder gives {symbol}; expected a tensor")
+            self._decoded[type_index] = symbol
+        return self._decoded[type_index]
 
 
 class ShapesContext:
