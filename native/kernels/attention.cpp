@@ -11,7 +11,7 @@ namespace {
 constexpr int64_t kKeys = 64;
 constexpr int kBlockRows = 6;                     // rows of a product held in registers
 constexpr int kBlockVectors = kLanes == 16 ? 4 : 2;
-constexpr int64_t kRows = 12 * kBlockRows;
+constexpr int64_t kRows = 16 * kBlockRows;        // whole vectors, too
 
 constexpr int64_t rounded(int64_t n, int64_t step) { return (n + step - 1) / step * step; }
 
@@ -85,7 +85,7 @@ struct Tile {
   alignas(64) float keys[kMaxPadded * kKeys];    // [head, keys]
   alignas(64) float scores[kRows * kKeys];
   alignas(64) float sums[kRows * kMaxPadded];    // of values, not yet divided; [rows, padded]
-  float peak[kRows], total[kRows];
+  alignas(64) float found[kRows], peak[kRows], shift[kRows], total[kRows];  // shift: the peak, 0 instead of -inf
 };
 
 // The rows of a task: row r is query r / group and the r % group-th head of its K/V head.
@@ -122,14 +122,20 @@ void score_tile(const Rows& rows, Tile& t, int64_t first, int64_t count) {
 
 // Scores become exponentials over a running maximum; sums made under an older maximum are scaled to the new one.
 void soften_tile(const Rows& rows, Tile& t, int64_t first, int64_t padded) {
+  alignas(64) float correction[kRows];
+  for (int64_t r = 0; r < rows.count; ++r)
+    t.found[r] = finish_scores<kKeys>(rows.s, rows.b, rows.head(r), rows.query(r), rows.seen(r), first, t.scores + r * kKeys);
+  for (int64_t r = 0; r < rows.count; r += kLanes) {
+    const Vec found = load(t.found + r), before = load(t.peak + r);
+    const Vec peak = before > found ? before : found;
+    store(t.peak + r, peak);
+    store(t.shift + r, peak == kMinusInfinity ? Vec{} : peak);
+    store(correction + r, exp(before - load(t.shift + r)));
+  }
   for (int64_t r = 0; r < rows.count; ++r) {
-    float* scores = t.scores + r * kKeys;
-    const float found = finish_scores<kKeys>(rows.s, rows.b, rows.head(r), rows.query(r), rows.seen(r), first, scores);
-    const float peak = found > t.peak[r] || found != found ? found : t.peak[r];
-    const float correction = exp_one(t.peak[r] - finite_peak(peak));
-    t.total[r] = t.total[r] * correction + exponentiate<kKeys>(scores, finite_peak(peak));
-    t.peak[r] = peak;
-    if (correction != 1.0f) map(t.sums + r * padded, padded, [correction](Vec v) { return v * correction; }, t.sums + r * padded);
+    t.total[r] = t.total[r] * correction[r] + exponentiate<kKeys>(t.scores + r * kKeys, t.shift[r]);
+    if (correction[r] != 1.0f)
+      map(t.sums + r * padded, padded, [factor = correction[r]](Vec v) { return v * factor; }, t.sums + r * padded);
   }
 }
 
@@ -138,7 +144,7 @@ void run_tile(const Rows& rows, const Tensor& y, Tile& t) {
   const int64_t padded = rounded(s.value, 16), padded_rows = rounded(rows.count, kBlockRows);
   load_queries(rows, t);
   std::memset(t.sums, 0, size_t(padded_rows * padded) * sizeof(float));
-  for (int64_t r = 0; r < rows.count; ++r) t.peak[r] = kMinusInfinity, t.total[r] = 0;
+  for (int64_t r = 0; r < kRows; ++r) t.found[r] = t.peak[r] = kMinusInfinity, t.total[r] = 0;
   // Rows are ordered by query, and so are the ends of what they see.
   const int64_t end = rows.seen(rows.count - 1).end, begin = rows.seen(0).begin / kKeys * kKeys;
   for (int64_t first = begin; first < end; first += kKeys) {

@@ -99,21 +99,26 @@ TENONNX_INLINE void store(Half* p, Vec v) {
 #endif
 }
 
-// Lanes are summed pairwise, in one order wherever a sum is made.
+// Joins the lanes pairwise, halves against each other: one order wherever it is used.
+template <typename F>
+TENONNX_INLINE float fold(Vec v, F f) {
+#if defined(__AVX512F__)
+  const __m256 half = f(_mm512_castps512_ps256(v), _mm512_extractf32x8_ps(v, 1));
+  const __m128 quad = f(_mm256_castps256_ps128(half), _mm256_extractf128_ps(half, 1));
+#elif defined(__AVX2__)
+  const __m128 quad = f(_mm256_castps256_ps128(v), _mm256_extractf128_ps(v, 1));
+#else
+  const Vec quad = v;
+#endif
+  return f(f(quad[0], quad[2]), f(quad[1], quad[3]));
+}
+
 TENONNX_INLINE float sum(Vec v) {
-  float lanes[kLanes];
-  store(lanes, v);
-  for (int half = kLanes / 2; half > 0; half /= 2)
-    for (int i = 0; i < half; ++i) lanes[i] += lanes[i + half];
-  return lanes[0];
+  return fold(v, [](auto a, auto b) { return a + b; });
 }
 
 TENONNX_INLINE float largest(Vec v) {
-  float lanes[kLanes];
-  store(lanes, v);
-  for (int half = kLanes / 2; half > 0; half /= 2)
-    for (int i = 0; i < half; ++i) lanes[i] = lanes[i] > lanes[i + half] ? lanes[i] : lanes[i + half];
-  return lanes[0];
+  return fold(v, [](auto a, auto b) { return a > b ? a : b; });
 }
 
 // out[i] = f(in[i]...) over n contiguous floats; the last, shorter vector goes through the same lanes, so that a value
