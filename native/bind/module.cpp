@@ -6,7 +6,6 @@
 #include <nanobind/stl/vector.h>
 
 #include <algorithm>
-#include <atomic>
 #include <string>
 #include <vector>
 
@@ -51,7 +50,11 @@ struct KernelCall {
   const Kernel* kernel;
   Args args;
   int64_t tasks, grain;
-  int64_t next = 0;
+
+  static void run(void* context, int64_t slice) {
+    const KernelCall& c = *static_cast<KernelCall*>(context);
+    c.kernel->run(c.args, slice * c.grain, std::min((slice + 1) * c.grain, c.tasks));
+  }
 };
 
 // Runs one kernel over raw tensors: the door for tests of kernels and for packing at load.
@@ -68,17 +71,11 @@ nb::object run_kernel(const std::string& name, nb::list inputs, nb::list outputs
   if (!problem.empty()) throw nb::value_error((name + ": " + problem).c_str());
   {
     nb::gil_scoped_release release;
+    Team team(threads > 0 ? threads : default_threads());
     KernelCall call{kernel, args, kernel->tasks(args), 1};
-    const int wanted = threads > 0 ? threads : default_threads();
-    call.grain = std::max<int64_t>(1, call.tasks / (4 * wanted));
-    run_parallel(wanted, [](void* context, int, int) {
-      auto& c = *static_cast<KernelCall*>(context);
-      for (;;) {
-        const int64_t begin = std::atomic_ref<int64_t>(c.next).fetch_add(c.grain, std::memory_order_relaxed);
-        if (begin >= c.tasks) return;
-        c.kernel->run(c.args, begin, std::min(begin + c.grain, c.tasks));
-      }
-    }, &call);
+    call.grain = std::max<int64_t>(1, call.tasks / (4 * team.threads()));
+    team.begin((call.tasks + call.grain - 1) / call.grain, KernelCall::run, &call);
+    team.finish();
   }
   if (fault.code == 0) return nb::none();
   return nb::make_tuple(fault.code, fault.found, fault.low, fault.high, fault.where);

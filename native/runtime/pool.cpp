@@ -6,7 +6,6 @@
 #include <algorithm>
 #include <atomic>
 #include <condition_variable>
-#include <memory>
 #include <mutex>
 #include <thread>
 #include <vector>
@@ -23,69 +22,93 @@ inline void relax() {
 #endif
 }
 
-constexpr int kSpins = 20000;  // some 100 µs: longer than a step, shorter than a user's pause between tokens
-
-struct Job {
-  PoolBody body;
-  void* context;
-  int threads;
-};
+// A waiting thread first only pauses, then also offers its processor to others, and a worker at last parks.
+constexpr int kPauses = 2000;    // some tens of µs: longer than the serial steps between two parallel ones
+constexpr int kYields = 1000;    // about a millisecond: longer than a user's work between two tokens
 
 class Pool {
  public:
-  int run(int threads, PoolBody body, void* context) {
-    std::unique_lock<std::mutex> busy(busy_, std::try_to_lock);
-    if (threads <= 1 || !busy.owns_lock()) {
-      body(context, 0, 1);
-      return 1;
-    }
-    grow(threads - 1);
-    job_ = {body, context, threads};
-    pending_.store(int(workers_.size()), std::memory_order_relaxed);
-    {
-      std::lock_guard<std::mutex> lock(wake_);
-      generation_.fetch_add(1, std::memory_order_release);
-    }
-    if (parked_.load(std::memory_order_seq_cst) > 0) start_.notify_all();
-    body(context, 0, threads);
-    for (int spin = 0; pending_.load(std::memory_order_acquire) != 0; ++spin) {
-      if (spin < kSpins) relax();
-      else std::this_thread::yield();
-    }
-    return threads;
-  }
+  std::mutex in_use;
 
- private:
   void grow(int workers) {
     for (int i = int(workers_.size()); i < workers; ++i) {
-      workers_.emplace_back([this, i, seen = generation_.load()] { loop(i + 1, seen); });
+      workers_.emplace_back([this, i] { loop(i); });
       workers_.back().detach();  // a worker only ever waits: it needs no farewell at exit
     }
   }
 
-  void loop(int thread, int64_t seen) {
-    for (;;) {
-      for (int spin = 0; spin < kSpins && generation_.load(std::memory_order_acquire) == seen; ++spin) relax();
-      if (generation_.load(std::memory_order_acquire) == seen) {
-        std::unique_lock<std::mutex> lock(wake_);
-        parked_.fetch_add(1, std::memory_order_seq_cst);
-        start_.wait(lock, [&] { return generation_.load(std::memory_order_acquire) != seen; });
-        parked_.fetch_sub(1, std::memory_order_seq_cst);
-      }
-      seen = generation_.load(std::memory_order_acquire);
-      const Job job = job_;
-      if (thread < job.threads) job.body(job.context, thread, job.threads);
-      // Also a worker that this call did not need answers, or it could read job_ while the next call writes it.
-      pending_.fetch_sub(1, std::memory_order_acq_rel);
+  void begin(int helpers, int64_t count, Team::Body body, void* context) {
+    body_ = body;
+    context_ = context;
+    count_ = count;
+    helpers_ = helpers;
+    next_.store(0, std::memory_order_relaxed);
+    generation_.fetch_add(1, std::memory_order_seq_cst);  // odd: open
+    if (helpers > 0 && parked_.load(std::memory_order_seq_cst) > 0) {
+      std::lock_guard<std::mutex> lock(wake_);
+      start_.notify_all();
     }
   }
 
-  std::mutex busy_, wake_;
-  std::condition_variable start_;
+  // Once closed, no worker begins a task; those that hold one are inside until they have done it.
+  void finish() {
+    work();
+    generation_.fetch_add(1, std::memory_order_seq_cst);
+    for (int spin = 0; inside_.load(std::memory_order_seq_cst) != 0; ++spin) {
+      if (spin < kPauses) relax();
+      else std::this_thread::yield();
+    }
+  }
+
+ private:
+  void work() {
+    for (int64_t task; (task = next_.fetch_add(1, std::memory_order_relaxed)) < count_;) body_(context_, task);
+  }
+
+  // Entering before looking again makes sure that finish() sees whoever has seen an open generation.
+  bool help(int worker, uint64_t generation) {
+    inside_.fetch_add(1, std::memory_order_seq_cst);
+    const bool open = generation_.load(std::memory_order_seq_cst) == generation;
+    if (open && worker < helpers_) work();
+    inside_.fetch_sub(1, std::memory_order_seq_cst);
+    return open;
+  }
+
+  void loop(int worker) {
+    uint64_t done = 0;
+    for (int idle = 0;;) {
+      const uint64_t seen = generation_.load(std::memory_order_acquire);
+      if (seen % 2 == 1 && seen != done && help(worker, seen)) {
+        done = seen;
+        idle = 0;
+      } else if (++idle < kPauses) {
+        relax();
+      } else if (idle < kPauses + kYields) {
+        std::this_thread::yield();
+      } else {
+        std::unique_lock<std::mutex> lock(wake_);
+        parked_.fetch_add(1, std::memory_order_seq_cst);
+        start_.wait(lock, [&] {
+          const uint64_t now = generation_.load(std::memory_order_seq_cst);
+          return now % 2 == 1 && now != done;
+        });
+        parked_.fetch_sub(1, std::memory_order_seq_cst);
+        idle = 0;
+      }
+    }
+  }
+
   std::vector<std::thread> workers_;
-  Job job_{};
-  std::atomic<int> pending_{0}, parked_{0};
-  std::atomic<int64_t> generation_{0};
+  std::mutex wake_;
+  std::condition_variable start_;
+  Team::Body body_ = nullptr;
+  void* context_ = nullptr;
+  int64_t count_ = 0;
+  int helpers_ = 0;
+  alignas(64) std::atomic<int64_t> next_{0};
+  alignas(64) std::atomic<uint64_t> generation_{0};
+  alignas(64) std::atomic<int> inside_{0};
+  std::atomic<int> parked_{0};
 };
 
 // A child of fork() has none of its parent's threads: it gets a pool of its own. The old one is leaked on purpose.
@@ -101,28 +124,41 @@ Pool& pool() {
   return *instance;
 }
 
+// Tasks begun by a caller that works alone; one run at a time per thread.
+struct Alone {
+  int64_t count;
+  Team::Body body;
+  void* context;
+};
+thread_local Alone alone{};
+
 }  // namespace
 
-int run_parallel(int threads, PoolBody body, void* context) { return pool().run(threads, body, context); }
+Team::Team(int threads) : threads_(threads > 1 && pool().in_use.try_lock() ? threads : 1) {
+  if (threads_ > 1) pool().grow(threads_ - 1);
+}
+
+Team::~Team() {
+  if (threads_ > 1) pool().in_use.unlock();
+}
+
+void Team::begin(int64_t count, Body body, void* context) {
+  if (threads_ > 1) pool().begin(threads_ - 1, count, body, context);
+  else alone = {count, body, context};
+}
+
+void Team::finish() {
+  if (threads_ > 1) {
+    pool().finish();
+    return;
+  }
+  for (int64_t task = 0; task < alone.count; ++task) alone.body(alone.context, task);
+}
 
 int default_threads() {
   cpu_set_t set;
   if (sched_getaffinity(0, sizeof set, &set) == 0) return std::max(1, CPU_COUNT(&set));
   return std::max(1, int(std::thread::hardware_concurrency()));
-}
-
-void Barrier::wait() {
-  std::atomic_ref<int64_t> arrived(arrived_), generation(generation_);
-  const int64_t mine = generation.load(std::memory_order_acquire);
-  if (arrived.fetch_add(1, std::memory_order_acq_rel) == threads_ - 1) {
-    arrived.store(0, std::memory_order_relaxed);
-    generation.store(mine + 1, std::memory_order_release);
-    return;
-  }
-  for (int spin = 0; generation.load(std::memory_order_acquire) == mine; ++spin) {
-    if (spin < kSpins) relax();
-    else std::this_thread::yield();
-  }
 }
 
 }  // namespace tenonnx

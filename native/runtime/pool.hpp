@@ -1,26 +1,31 @@
-// The process's one pool of worker threads. Workers spin briefly after a call, then park.
+// The process's one pool of worker threads, lent to one run at a time. Workers help, they are never waited for unless they
+// hold a task: on a busy machine the caller does what a descheduled worker has not begun.
 #pragma once
 #include <cstdint>
 
 namespace tenonnx {
 
-// Runs body(context, thread) for thread 0..n-1, thread 0 being the caller; returns how many threads took part. When
-// another call holds the pool the caller does all alone (returns 1): results do not depend on the number of threads.
-using PoolBody = void (*)(void* context, int thread, int threads);
-int run_parallel(int threads, PoolBody body, void* context);
-
 int default_threads();  // processors this process may run on
 
-// A counter that all threads of one run pass together; spinning first, as steps are short.
-class Barrier {
+// The pool for the duration of one run. Where another run has it, the caller works alone: results do not depend on that.
+class Team {
  public:
-  explicit Barrier(int threads) : threads_(threads) {}
-  void wait();
+  using Body = void (*)(void* context, int64_t task);
+
+  explicit Team(int threads);
+  ~Team();
+  Team(const Team&) = delete;
+  Team& operator=(const Team&) = delete;
+
+  int threads() const { return threads_; }
+
+  // Begin tasks 0..count-1 on the workers; finish() does the rest here and returns when all are done. Between the two the
+  // caller may do other work.
+  void begin(int64_t count, Body body, void* context);
+  void finish();
 
  private:
-  const int threads_;
-  alignas(64) int64_t arrived_ = 0;
-  alignas(64) int64_t generation_ = 0;
+  int threads_;
 };
 
 }  // namespace tenonnx

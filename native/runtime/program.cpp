@@ -1,7 +1,6 @@
 #include "runtime/program.hpp"
 
 #include <algorithm>
-#include <atomic>
 #include <stdexcept>
 #include <utility>
 
@@ -87,7 +86,6 @@ std::unique_ptr<Run> Program::acquire() {
     for (const std::vector<int>* ids : {&step.inputs, &step.outputs})
       for (int id : *ids) run->tensors_.push_back(id < 0 ? Tensor{} : values_[size_t(id)].tensor);
   }
-  run->next_.resize(steps_.size());
   return run;
 }
 
@@ -98,7 +96,6 @@ void Program::release(std::unique_ptr<Run> run) {
 
 void Program::bind(Run& run, const std::vector<std::byte*>& slots) const {
   if (slots.size() != slot_bytes_.size()) throw std::invalid_argument("a run binds another number of slots than the plan has");
-  std::fill(run.next_.begin(), run.next_.end(), 0);
   run.fault_ = Fault{};
   if (run.slots_ == slots && !slots.empty()) return;
   run.slots_ = slots;
@@ -128,42 +125,73 @@ bool Program::runs(int first, int last) const {
   return true;
 }
 
-Failure Program::execute(Run& run, int first, int last, int threads) const {
-  struct Context {
-    const Program* program;
-    Run* run;
-    int first, last;
-    Barrier barrier;
-    int failed;
-  } context{this, &run, first, last, Barrier(threads), -1};
-  const auto body = [](void* opaque, int thread, int count) {
-    auto& c = *static_cast<Context*>(opaque);
-    for (int i = c.first; i < c.last; ++i) {
-      const StepSpec& step = c.program->steps_[size_t(i)];
-      if (step.sync && count > 1) {
-        c.barrier.wait();
-        if (std::atomic_ref<int>(c.failed).load(std::memory_order_acquire) >= 0) return;
-      }
-      // Checks are serial. A thread that sees one fail still goes to the next barrier: there all leave together.
-      if (thread != 0 ? !step.parallel : c.failed >= 0) continue;
-      const Args call = c.program->args(*c.run, size_t(i), &c.run->fault_);
-      const int64_t tasks = step.kernel->tasks(call);
-      if (!step.parallel || count == 1) {
-        step.kernel->run(call, 0, tasks);
-        if (c.run->fault_.code != 0) {
-          std::atomic_ref<int>(c.failed).store(i, std::memory_order_release);
-        }
-        continue;
-      }
-      const int64_t grain = std::max<int64_t>(1, tasks / (4 * count));
-      std::atomic_ref<int64_t> next(c.run->next_[size_t(i)]);
-      for (int64_t begin; (begin = next.fetch_add(grain, std::memory_order_relaxed)) < tasks;) {
-        step.kernel->run(call, begin, std::min(begin + grain, tasks));
-      }
-    }
+// The end of the phase that begins at `first`: steps up to the next that must wait for what came before.
+int Program::phase_end(int first, int last) const {
+  int end = first + 1;
+  while (end < last && !steps_[size_t(end)].sync) ++end;
+  return end;
+}
+
+namespace {
+
+// The parallel steps of one phase as one row of tasks, each a slice of a step's own.
+struct Slices {
+  static constexpr int kMost = 64;
+  struct Part {
+    const Kernel* kernel;
+    Args args;
+    int64_t tasks, grain, first;  // first: slice at which this part begins
   };
-  run_parallel(threads, body, &context);
-  if (context.failed >= 0) return {context.failed, run.fault_};
+  Part parts[kMost];
+  int count = 0;
+  int64_t slices = 0;
+
+  void add(const Kernel* kernel, const Args& args, int threads) {
+    const int64_t tasks = kernel->tasks(args);
+    if (tasks <= 0) return;
+    const int64_t grain = std::max<int64_t>(1, tasks / (4 * threads));
+    parts[count++] = {kernel, args, tasks, grain, slices};
+    slices += (tasks + grain - 1) / grain;
+  }
+
+  static void run(void* context, int64_t slice) {
+    const Slices& all = *static_cast<Slices*>(context);
+    int i = all.count - 1;
+    while (all.parts[i].first > slice) --i;
+    const Part& part = all.parts[i];
+    const int64_t begin = (slice - part.first) * part.grain;
+    part.kernel->run(part.args, begin, std::min(begin + part.grain, part.tasks));
+  }
+};
+
+}  // namespace
+
+Failure Program::execute(Run& run, int first, int last, int threads) const {
+  Team team(threads);
+  for (int begin = first, end; begin < last; begin = end) {
+    end = phase_end(begin, last);
+    Slices slices;
+    for (int i = begin; i < end; ++i) {
+      const StepSpec& step = steps_[size_t(i)];
+      if (!step.parallel) continue;
+      if (slices.count == Slices::kMost) {
+        end = i;
+        break;
+      }
+      slices.add(step.kernel, args(run, size_t(i), &run.fault_), team.threads());
+    }
+    if (slices.slices > 0) team.begin(slices.slices, Slices::run, &slices);
+    int failed = -1;
+    for (int i = begin; i < end && failed < 0; ++i) {
+      const StepSpec& step = steps_[size_t(i)];
+      if (step.parallel) continue;
+      const Args call = args(run, size_t(i), &run.fault_);
+      step.kernel->run(call, 0, step.kernel->tasks(call));
+      if (run.fault_.code != 0) failed = i;
+    }
+    if (slices.slices > 0) team.finish();
+    if (failed >= 0) return {failed, run.fault_};
+  }
   return {};
 }
 

@@ -28,8 +28,8 @@ struct StepSpec {
   std::vector<int> inputs, outputs;  // value ids, -1 for an absent input
   std::vector<int64_t> ints;
   std::vector<double> floats;
-  bool parallel = false;  // else thread 0 runs it alone
-  bool sync = false;      // all threads meet before it
+  bool parallel = false;  // else the caller's thread runs it alone
+  bool sync = false;      // all that came before must be done
 };
 
 struct Failure {
@@ -47,7 +47,6 @@ class Run {
   Buffer arena_;
   std::vector<std::byte*> slots_, addresses_;
   std::vector<Tensor> tensors_;  // arguments of all steps, in order
-  std::vector<int64_t> next_;    // next task of each step
   Fault fault_;
 };
 
@@ -65,6 +64,7 @@ class Program {
  private:
   void check_values() const;
   void check_step(size_t index) const;
+  int phase_end(int first, int last) const;
   Args args(const Run& run, size_t step, Fault* fault) const;
 
   std::vector<ValueSpec> values_;
