@@ -49,8 +49,10 @@ struct Narrow {
   // The instruction wants unsigned codes: signed ones get 128 added, and 128 * x_sum is taken from the total.
   using Signed = __m256i;
   static inline Signed make_signed(Codes codes) { return _mm256_xor_si256(codes, _mm256_set1_epi8(-128)); }
-  static inline void add_unsigned(UnsignedSum& sum, Codes codes, const byte* x) { sum = _mm256_dpbusd_epi32(sum, codes, columns(x)); }
-  static inline void add_signed(SignedSum& sum, Signed codes, const byte* x) { sum = _mm256_dpbusd_epi32(sum, codes, columns(x)); }
+  static inline void add_unsigned(UnsignedSum& sum, Codes codes, const byte* x) {
+    sum = _mm256_dpbusd_epi32(sum, codes, columns(x));
+  }
+  static inline void add_signed(SignedSum& sum, Signed codes, const byte* x) { add_unsigned(sum, codes, x); }
   static inline Rows total_unsigned(UnsignedSum sum) { return _mm256_cvtepi32_ps(sum); }
   static inline Rows total_signed(SignedSum sum, float x_sum) {
     return _mm256_fnmadd_ps(all(128.0f), all(x_sum), _mm256_cvtepi32_ps(sum));
@@ -169,7 +171,8 @@ struct Wide {
     return _mm512_inserti64x4(_mm512_castsi256_si512(load_as<__m256i>(w[0] + at)), load_as<__m256i>(w[1] + at), 1);
   }
   static inline Rows load_halves(const byte* const (&w)[2], int at) {
-    return _mm512_cvtph_ps(_mm256_inserti128_si256(_mm256_castsi128_si256(load_as<__m128i>(w[0] + at)), load_as<__m128i>(w[1] + at), 1));
+    const __m256i first = _mm256_castsi128_si256(load_as<__m128i>(w[0] + at));
+    return _mm512_cvtph_ps(_mm256_inserti128_si256(first, load_as<__m128i>(w[1] + at), 1));
   }
   static inline void store(Rows rows, float* out) { _mm512_storeu_ps(out, rows); }
   static inline Rows all(float value) { return _mm512_set1_ps(value); }
@@ -179,8 +182,10 @@ struct Wide {
   static inline Codes high(Codes codes) { return low(_mm512_srli_epi16(codes, 4)); }
   static inline Codes columns(const byte* x) { return _mm512_set1_epi32(load_as<int32_t>(x)); }
   static inline Signed make_signed(Codes codes) { return _mm512_xor_si512(codes, _mm512_set1_epi8(-128)); }
-  static inline void add_unsigned(UnsignedSum& sum, Codes codes, const byte* x) { sum = _mm512_dpbusd_epi32(sum, codes, columns(x)); }
-  static inline void add_signed(SignedSum& sum, Signed codes, const byte* x) { sum = _mm512_dpbusd_epi32(sum, codes, columns(x)); }
+  static inline void add_unsigned(UnsignedSum& sum, Codes codes, const byte* x) {
+    sum = _mm512_dpbusd_epi32(sum, codes, columns(x));
+  }
+  static inline void add_signed(SignedSum& sum, Signed codes, const byte* x) { add_unsigned(sum, codes, x); }
   static inline Rows total_unsigned(UnsignedSum sum) { return _mm512_cvtepi32_ps(sum); }
   static inline Rows total_signed(SignedSum sum, float x_sum) {
     return _mm512_fnmadd_ps(all(128.0f), all(x_sum), _mm512_cvtepi32_ps(sum));

@@ -123,11 +123,12 @@ void multiply_tokens(const byte* group, int64_t blocks, Tokens x, int64_t tokens
 
 template <typename L>
 std::string validate(const Args& a) {
-  if (std::string problem = check_counts(a, 2, 1, 2); !problem.empty()) return problem;
+  std::string problem = check_counts(a, 2, 1, 2);
+  if (!problem.empty()) return problem;
   const int64_t n = a.ints[0], k = a.ints[1], tokens = a.in[0].dims[0];
-  if (std::string problem = check_bytes("packed", a.in[1], L::packed, n, k); !problem.empty()) return problem;
-  if (std::string problem = check_rows("x", a.in[0], DType::UInt8, tokens, quantized_row_bytes(k), false); !problem.empty())
-    return problem;
+  problem = check_bytes("packed", a.in[1], L::packed, n, k);
+  if (problem.empty()) problem = check_rows("x", a.in[0], DType::UInt8, tokens, quantized_row_bytes(k), false);
+  if (!problem.empty()) return problem;
   return check_rows("y", a.out[0], DType::Float, tokens, n, true);
 }
 
