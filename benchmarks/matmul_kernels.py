@@ -2,8 +2,8 @@
 
     python benchmarks/matmul_kernels.py [--threads 2] [--isa avx2] [--tokens 512] [--repeat 15]
 
-Prints the median of one token through all matrices (ms, GB/s of packed weights), of a prompt without the head (GMAC/s),
-and of packing (GB/s). Every measurement calls each kernel through the test door, one call a matrix.
+Prints the median of one token through all matrices (ms, GB/s of packed weights), of a prompt without the
+head (GMAC/s), and of packing (GB/s). Kernels are called through the door for tests, one call a matrix.
 """
 
 import argparse
@@ -61,10 +61,13 @@ class Bench:
             x = np.random.default_rng(1).standard_normal((tokens, k)).astype(np.float32)
             rows, y = np.empty((tokens, k + k // 4), np.uint8), np.empty((tokens, n), np.float32)
             self.call("quantize_rows", [x], rows, [])
-            calls += [(f"matmul_{layout}", [tensor(rows), tensor(w)], [tensor(y)], [n, k], rows, w, y) for w in copies]
+            for w in copies:
+                calls.append(
+                    (f"matmul_{layout}", [tensor(rows), tensor(w)], [tensor(y)], [n, k], (rows, w, y))
+                )
 
         def run() -> None:
-            for name, inputs, outputs, ints, *_ in calls:
+            for name, inputs, outputs, ints, _arrays in calls:
                 _native.run_kernel(name, inputs, outputs, ints, threads=self.threads, isa=self.isa)
 
         run()
@@ -78,7 +81,8 @@ class Bench:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    raw = argparse.RawDescriptionHelpFormatter
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=raw)
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--isa", default="")
     parser.add_argument("--tokens", type=int, default=512)

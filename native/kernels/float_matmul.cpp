@@ -56,7 +56,9 @@ struct F16 {
 struct BF16 {
   static constexpr Format packed = kPacked16;
 #if defined(__AVX2__)
-  static inline Rows load(const byte* at) { return _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_cvtepu16_epi32(load_16(at)), 16)); }
+  static inline Rows load(const byte* at) {
+    return _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_cvtepu16_epi32(load_16(at)), 16));
+  }
 #else
   static inline Rows load(const byte* at) { return decode_16<bfloat_to_float>(at); }
 #endif
@@ -112,10 +114,12 @@ int64_t ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b; }
 
 template <typename L>
 std::string validate(const Args& a) {
-  if (std::string problem = check_counts(a, 2, 1, 2); !problem.empty()) return problem;
+  std::string problem = check_counts(a, 2, 1, 2);
+  if (!problem.empty()) return problem;
   const int64_t n = a.ints[0], k = a.ints[1], tokens = a.in[0].dims[0];
-  if (std::string problem = check_bytes("packed", a.in[1], L::packed, n, k); !problem.empty()) return problem;
-  if (std::string problem = check_rows("x", a.in[0], DType::Float, tokens, k, false); !problem.empty()) return problem;
+  problem = check_bytes("packed", a.in[1], L::packed, n, k);
+  if (problem.empty()) problem = check_rows("x", a.in[0], DType::Float, tokens, k, false);
+  if (!problem.empty()) return problem;
   return check_rows("y", a.out[0], DType::Float, tokens, n, true);
 }
 
@@ -132,7 +136,8 @@ void run(const Args& a, int64_t begin, int64_t end) {
       const int64_t group = first / kGroup + g;
       groups[g] = a.in[1].data + (group < last ? group : last) * k * L::packed.bytes;
     }
-    const Matrix m{x.as<float>() + token * x.strides[0], y.as<float>() + token * y.strides[0] + first, k, x.strides[0], y.strides[0]};
+    const Matrix m{x.as<float>() + token * x.strides[0], y.as<float>() + token * y.strides[0] + first, k,
+                   x.strides[0], y.strides[0]};
     const int64_t left = x.dims[0] - token;
     multiply_tokens<L, 4, 2>(groups, n - first, m, left < kChunk ? left : kChunk);
   }

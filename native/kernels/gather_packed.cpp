@@ -59,16 +59,19 @@ struct F32 {
 
 template <typename L>
 std::string validate(const Args& a) {
-  if (std::string problem = check_counts(a, 2, 1, 2); !problem.empty()) return problem;
-  if (std::string problem = check_bytes("packed", a.in[0], L::packed, a.ints[0], a.ints[1]); !problem.empty()) return problem;
+  std::string problem = check_counts(a, 2, 1, 2);
+  if (problem.empty()) problem = check_bytes("packed", a.in[0], L::packed, a.ints[0], a.ints[1]);
+  if (!problem.empty()) return problem;
   const Tensor &ids = a.in[1], &out = a.out[0];
   if (ids.dtype != DType::Int64 || ids.rank >= kMaxRank || !ids.contiguous())
     return text("ids: expected contiguous INT64 of rank below %d", kMaxRank);
   bool fits = out.dtype == DType::Float && out.rank == ids.rank + 1 && out.contiguous() && out.dims[ids.rank] == a.ints[1];
   int64_t size = 4;
   for (int i = 0; i < out.rank && fits; ++i)
-    fits = out.dims[i] >= 0 && (i == ids.rank || out.dims[i] == ids.dims[i]) && !__builtin_mul_overflow(size, out.dims[i], &size);
-  return fits ? std::string() : text("out: expected contiguous FLOAT of the shape of ids and a last dimension of %lld", (long long)a.ints[1]);
+    fits = out.dims[i] >= 0 && (i == ids.rank || out.dims[i] == ids.dims[i]) &&
+           !__builtin_mul_overflow(size, out.dims[i], &size);
+  if (fits) return {};
+  return text("out: expected contiguous FLOAT of the shape of ids and a last dimension of %lld", (long long)a.ints[1]);
 }
 
 int64_t tasks(const Args& a) { return a.in[1].size(); }
@@ -99,7 +102,8 @@ KernelTable gather_packed_table() {
   // in: packed UINT8 [bytes], ids INT64 of any rank; out: FLOAT [*ids.dims, K]; ints: N, K. An id below 0 counts from the
   // end; one out of range gives a row of zeros (a check before this step reports it).
   static const Kernel kernels[] = {
-      gather<Q4>("gather_q4"), gather<Q8>("gather_q8"), gather<F16>("gather_f16"), gather<BF16>("gather_bf16"), gather<F32>("gather_f32"),
+      gather<Q4>("gather_q4"),     gather<Q8>("gather_q8"),   gather<F16>("gather_f16"),
+      gather<BF16>("gather_bf16"), gather<F32>("gather_f32"),
   };
   return {kernels, sizeof kernels / sizeof *kernels};
 }

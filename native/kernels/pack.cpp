@@ -56,9 +56,10 @@ struct Plain {
 
 template <typename F>
 std::string validate(const Args& a) {
-  if (std::string problem = check_counts(a, 1, 1, 2); !problem.empty()) return problem;
-  if (std::string problem = check_bytes("source", a.in[0], F::source, a.ints[0], a.ints[1]); !problem.empty()) return problem;
-  return check_bytes("packed", a.out[0], F::packed, a.ints[0], a.ints[1]);
+  std::string problem = check_counts(a, 1, 1, 2);
+  if (problem.empty()) problem = check_bytes("source", a.in[0], F::source, a.ints[0], a.ints[1]);
+  if (problem.empty()) problem = check_bytes("packed", a.out[0], F::packed, a.ints[0], a.ints[1]);
+  return problem;
 }
 
 int64_t groups(const Args& a) { return a.ints[1] == 0 ? 0 : (a.ints[0] + kGroup - 1) / kGroup; }

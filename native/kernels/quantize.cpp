@@ -39,9 +39,11 @@ void quantize_block(const float* x, int8_t* codes, float* scale, float* sum) {
 }
 
 std::string validate(const Args& a) {
-  if (std::string problem = check_counts(a, 1, 1, 0); !problem.empty()) return problem;
+  std::string problem = check_counts(a, 1, 1, 0);
+  if (!problem.empty()) return problem;
   const Tensor& x = a.in[0];
-  if (std::string problem = check_rows("x", x, DType::Float, x.dims[0], x.dims[1], false); !problem.empty()) return problem;
+  problem = check_rows("x", x, DType::Float, x.dims[0], x.dims[1], false);
+  if (!problem.empty()) return problem;
   if (x.dims[1] % kBlock != 0 || x.dims[1] > kMaxDim)
     return text("x: K must be a multiple of %d, found %lld", kBlock, (long long)x.dims[1]);
   return check_rows("quantized", a.out[0], DType::UInt8, x.dims[0], quantized_row_bytes(x.dims[1]), true);
