@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any, NamedTuple
 
 from tenonnx.check.diagnostics import Diagnostic
@@ -52,14 +53,16 @@ class Subject:
         except (CheckError, TypeLimit):
             return None  # the rules on values and declarations say why
 
-    def nodes(self) -> Iterator[tuple[int, Any, Node]]:
-        """The declarations that are valid: index, message, node."""
+    @cached_property
+    def nodes(self) -> list[tuple[int, Any, Node]]:
+        """The declarations that are valid, with all that they refer to: index, message, node."""
+        found = []
         for index, declaration in enumerate(self.model.struct_types if self.readable else ()):
-            if not self.types.findings(index):
-                try:
-                    yield index, declaration, self.types.node(index)
-                except (CheckError, TypeLimit):
-                    continue  # one that it refers to is at fault
+            try:
+                found.append((index, declaration, self.types.node(index)))
+            except (CheckError, TypeLimit):
+                continue  # declarations_are_valid says why
+        return found
 
 
 def _graphs(model: Any) -> Iterator[tuple[str, Any]]:
@@ -113,7 +116,7 @@ def values_have_valid_types(subject: Subject) -> Iterator[Finding]:
 def root_is_whole_bytes(subject: Subject) -> Iterator[Finding]:
     """What a value may select ends at a byte's edge; a declaration that others only contain need not."""
     selected = {value.message.type for value in subject.values}
-    for index, declaration, node in subject.nodes():
+    for index, declaration, node in subject.nodes:
         is_root = index in selected or declaration.HasField("decoder") or index not in subject.types.referenced
         if is_root:
             yield from _whole_bytes(node, f"struct_types[{index}]")
@@ -181,7 +184,7 @@ def value_names_are_unique(subject: Subject) -> Iterator[Finding]:
 def decoder_fits_its_leaves(subject: Subject) -> Iterator[Finding]:
     """A decoder takes each leaf by position, in its type, and gives one tensor."""
     recognizer, local = Recognizer(subject.model, subject.types), functions.index(subject.model)
-    for index, declaration, node in subject.nodes():
+    for index, declaration, node in subject.nodes:
         if not declaration.HasField("decoder") or recognizer(index) is not None:
             continue
         where, places = f"struct_types[{index}].decoder", leaves(node)
@@ -200,7 +203,7 @@ def decoder_fits_its_leaves(subject: Subject) -> Iterator[Finding]:
 
 def encoder_fits_its_leaves(subject: Subject) -> Iterator[Finding]:
     """An encoder takes the logical value and gives each leaf but the constants, by position."""
-    for index, declaration, node in subject.nodes():
+    for index, declaration, node in subject.nodes:
         if not declaration.HasField("encoder"):
             continue
         encoder, expected = declaration.encoder, sum(leaf.constant is None for leaf in leaves(node))

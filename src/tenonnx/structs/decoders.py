@@ -103,7 +103,7 @@ def decoder_model(decoder: Any, places: Sequence[Leaf], local: Local) -> Any:
     own.domain, own.name, own.overload = _DOMAIN, _NAME, ""
     while (own.domain, own.name, "") in local:
         own.name += "_"
-    model.functions.extend((own, *reached))
+    model.functions.extend((*reached, own))  # callees first, as the reference evaluator needs them
     model.opset_import.extend(decoder.opset_import)
     model.opset_import.add(domain=_DOMAIN, version=1)
     names = [f"leaf_{place}" for place in range(len(places))]

@@ -1,7 +1,7 @@
 """Bits to NumPy arrays and back: any width at any bit offset, over any axes, least significant bit first.
 
-Axes whose stride is not whole bytes are split into at most eight phases, in each of which every element starts at the same
-bit of its byte: a handful of vectorized shifts then does for all elements of a phase.
+An axis whose stride is not whole bytes is split into at most eight phases. Within a phase every element starts at the same bit
+of its byte, so a handful of vectorized shifts does for all of them.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 
+from tenonnx.dtypes import ScalarType
 from tenonnx.errors import PayloadError, ShapeError
 from tenonnx.structs.layout import Axis, Leaf, container_bits, leaves
 from tenonnx.structs.physical import Node, TypeLimit
@@ -120,7 +121,7 @@ def pack_leaves(root: Node, values: Sequence[Any], where: str) -> np.ndarray:
 def _codes(array: np.ndarray, leaf: Leaf, where: str) -> np.ndarray:
     """The bits of each element as an unsigned integer (as bytes on a last axis when wider than 64)."""
     if leaf.scalar is not None:
-        return _scalar_codes(array, leaf, where)
+        return _scalar_codes(array, leaf.scalar, where)
     target = leaf.elem_type.numpy
     if array.dtype.kind not in "iub":
         raise PayloadError(f"{where} is of dtype {array.dtype}; a component of {leaf.bits} bits takes unsigned integers")
@@ -132,14 +133,11 @@ def _codes(array: np.ndarray, leaf: Leaf, where: str) -> np.ndarray:
     return array.astype(target)
 
 
-def _scalar_codes(array: np.ndarray, leaf: Leaf, where: str) -> np.ndarray:
-    scalar = leaf.scalar
-    if scalar is None:
-        raise PayloadError(f"{where} has no element type")
-    cast = np.ascontiguousarray(array.astype(scalar.numpy))
+def _scalar_codes(array: np.ndarray, scalar: ScalarType, where: str) -> np.ndarray:
+    cast = np.array(array, scalar.numpy, order="C")
     if scalar.name.startswith(("INT", "UINT", "BOOL")) and not np.array_equal(cast.astype(array.dtype), array):
         raise PayloadError(f"{where} has values that {scalar.name} does not hold")
     if scalar.bits == 128:
-        return cast.view(np.uint8).reshape(*array.shape, 16)
-    codes = cast.reshape(array.shape).view(np.dtype(f"<u{cast.dtype.itemsize}"))
+        return cast[..., None].view(np.uint8)
+    codes = cast.view(np.dtype(f"<u{cast.dtype.itemsize}"))
     return codes & (2**scalar.bits - 1) if scalar.bits < 8 else codes

@@ -25,7 +25,7 @@ from tenonnx.structs.physical import (
 from tenonnx.structs.rules import Finding
 from tenonnx.structs.walk import Part, walk
 
-MAX_TYPES = 16_384  # declarations of one model
+MAX_TYPES = 4_096  # declarations of one model
 INLINE = -1  # StructProto.type where the type stands in the value itself
 
 

@@ -34,8 +34,6 @@ Rule = Callable[[Part], Iterator[tuple[str, str]]]  # yields (place below the pa
 
 
 def kind_is_set(part: Part) -> Iterator[tuple[str, str]]:
-    if part.kind is not None:
-        return
     if part.structured and part.level:
         yield "", "an unset kind stands for any structured type, which has no size; name one declaration by type_index"
     elif part.structured:
@@ -45,14 +43,12 @@ def kind_is_set(part: Part) -> Iterator[tuple[str, str]]:
 
 
 def root_is_no_reference(part: Part) -> Iterator[tuple[str, str]]:
-    if part.kind == "type_index" and part.level == 0:
+    if part.level == 0:
         yield ".type_index", "a declaration is no more than a reference; declare the type itself"
 
 
 def only_roots_carry_more(part: Part) -> Iterator[tuple[str, str]]:
-    if not part.structured or part.level == 0:
-        return
-    for name in carried(part.message):
+    for name in carried(part.message) if part.level and part.structured else ():
         yield f".{name}", f"a nested type carries {name}; only a declaration of its own may, so move it there or remove it"
 
 
@@ -63,8 +59,6 @@ def carried(declared: Any) -> list[str]:
 
 
 def leaf_is_supported(part: Part) -> Iterator[tuple[str, str]]:
-    if part.structured or part.kind is None:
-        return
     if part.kind != "tensor_type":
         yield f".{part.kind}", f"{part.kind} has no fixed size; a leaf is a tensor of a fixed-width type"
     elif part.message.tensor_type.elem_type not in dtypes.BY_NUMBER:
@@ -74,8 +68,6 @@ def leaf_is_supported(part: Part) -> Iterator[tuple[str, str]]:
 
 
 def leaf_shape_is_concrete(part: Part) -> Iterator[tuple[str, str]]:
-    if part.kind != "tensor_type":
-        return
     if not part.message.tensor_type.HasField("shape"):
         yield ".tensor_type.shape", "a tensor without a shape has no size; add one, of rank 0 for a scalar"
         return
@@ -86,21 +78,17 @@ def leaf_shape_is_concrete(part: Part) -> Iterator[tuple[str, str]]:
 
 
 def field_has_one_content(part: Part) -> Iterator[tuple[str, str]]:
-    if part.kind != "structure":
-        return
     for index, field in enumerate(part.message.structure.field):
         if field.WhichOneof("content") is None:
             yield f".structure.field[{index}]", f"field {field.name!r} has neither type nor constant; give it one of them"
 
 
 def field_names_are_unique(part: Part) -> Iterator[tuple[str, str]]:
-    if part.kind == "structure":
-        yield from _unique(".structure.field", (field.name for field in part.message.structure.field))
+    yield from _unique(".structure.field", (field.name for field in part.message.structure.field))
 
 
 def component_names_are_unique(part: Part) -> Iterator[tuple[str, str]]:
-    if part.kind == "bit_packing":
-        yield from _unique(".bit_packing.component", (component.name for component in part.message.bit_packing.component))
+    yield from _unique(".bit_packing.component", (component.name for component in part.message.bit_packing.component))
 
 
 def _unique(place: str, names: Iterable[str]) -> Iterator[tuple[str, str]]:
@@ -114,8 +102,6 @@ def _unique(place: str, names: Iterable[str]) -> Iterator[tuple[str, str]]:
 
 
 def component_has_width(part: Part) -> Iterator[tuple[str, str]]:
-    if part.kind != "bit_packing":
-        return
     for index, component in enumerate(part.message.bit_packing.component):
         if component.bit_width == 0:
             message = f"component {component.name!r} is 0 bits wide; expected 1 to 2^32-1"
@@ -123,8 +109,6 @@ def component_has_width(part: Part) -> Iterator[tuple[str, str]]:
 
 
 def constant_is_inline_and_fixed_width(part: Part) -> Iterator[tuple[str, str]]:
-    if part.kind != "structure":
-        return
     for index, field in enumerate(part.message.structure.field):
         if not field.HasField("constant"):
             continue
@@ -137,24 +121,26 @@ def constant_is_inline_and_fixed_width(part: Part) -> Iterator[tuple[str, str]]:
             yield f"{place}.data_type", f"element type {tensor.data_type} has no fixed width; use one of {FIXED_WIDTH}"
 
 
-PART_RULES: tuple[Rule, ...] = (
-    kind_is_set,
-    root_is_no_reference,
-    only_roots_carry_more,
-    leaf_is_supported,
-    leaf_shape_is_concrete,
-    field_has_one_content,
-    field_names_are_unique,
-    component_names_are_unique,
-    component_has_width,
-    constant_is_inline_and_fixed_width,
-)
+PART_RULES: dict[str | None, tuple[Rule, ...]] = {
+    None: (kind_is_set, only_roots_carry_more),
+    "type_index": (root_is_no_reference, only_roots_carry_more),
+    "array": (only_roots_carry_more,),
+    "structure": (
+        only_roots_carry_more,
+        field_has_one_content,
+        field_names_are_unique,
+        constant_is_inline_and_fixed_width,
+    ),
+    "bit_packing": (only_roots_carry_more, component_names_are_unique, component_has_width),
+    "tensor_type": (leaf_is_supported, leaf_shape_is_concrete),
+}
+_OTHER_LEAVES: tuple[Rule, ...] = (leaf_is_supported,)
 
 
 def part_findings(parts: Iterable[Part]) -> Iterator[Finding]:
     """Everything that the rules find in the parts of one declaration."""
     for part in parts:
-        for rule in PART_RULES:
+        for rule in PART_RULES.get(part.kind, _OTHER_LEAVES):
             for place, message in rule(part):
                 yield Finding(rule_name(rule), "invalid", part.where + place, message)
 

@@ -87,7 +87,7 @@ class View:
     def __len__(self) -> int:
         if not self._axes:
             raise TypeError(f"{self._where} is one element; read its fields {', '.join(self.names)}")
-        return self._axes[0].count
+        return self._axes[0].size
 
     def __iter__(self) -> Iterator[Any]:
         return (self[index] for index in range(len(self)))

@@ -39,6 +39,12 @@ def walk(declaration: Any, where: str) -> list[Part]:
         if len(parts) + len(pending) > MAX_PARTS:
             raise TypeLimit(f"{place}: the declaration has more than {MAX_PARTS} parts; use arrays")
         kind = message.WhichOneof("kind" if structured else "value")
+        if kind == "structure" and len(message.structure.field) > MAX_FIELDS:
+            raise TypeLimit(f"{place}: it has {len(message.structure.field)} fields, more than {MAX_FIELDS}; use arrays")
+        if kind == "bit_packing" and len(message.bit_packing.component) > MAX_FIELDS:
+            raise TypeLimit(
+                f"{place}: it has {len(message.bit_packing.component)} components, more than {MAX_FIELDS}; use arrays"
+            )
         children: list[int] = []
         siblings.append(len(parts))
         parts.append(Part(place, message, kind, structured, level, children))
