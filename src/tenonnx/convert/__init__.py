@@ -17,6 +17,7 @@ from tenonnx.convert.architectures import Decoder, decoder_of
 from tenonnx.convert.builder import DOMAIN, GraphBuilder
 from tenonnx.convert.gguf import Gguf
 from tenonnx.errors import PayloadError, UnsupportedError
+from tenonnx.schema import files
 from tenonnx.schema.external import map_file
 from tenonnx.schema.messages import ModelProto
 
@@ -58,16 +59,14 @@ def convert(
     An existing ``out`` is replaced whole or not at all. Raises what ``from_gguf`` does, and ``PayloadError`` when the
     weights do not lie in the folder of ``out`` or ``out`` would replace its source.
     """
-    from tenonnx.schema import files
-
     source, out = Path(source), Path(out)
     if source.suffix.lower() != ".gguf":
         raise UnsupportedError(f"{source}: is not converted by this version; accepted is a .gguf file")
     read = gguf.read(source)
     folder = _folder(read)
-    if {out.resolve(), out.with_name(out.name + ".data").resolve()} & set(read.files):
+    if {gguf.resolved(out), gguf.resolved(f"{out}.data")} & set(read.files):
         raise PayloadError(f"{out}: would replace the weights it is made from; name another file")
-    if not copy and out.parent.resolve() != folder:
+    if not copy and gguf.resolved(out.parent) != folder:
         raise PayloadError(
             f"{out}: a model finds its weights in its own folder, and these lie in {folder}; "
             f"write {folder / out.name} instead, or copy the weights ({_weight_bytes(read)} bytes) with --copy (copy=True)"

@@ -217,6 +217,11 @@ def _read_file(path: Path) -> tuple[Metadata, list[GgufTensor]]:
     return metadata, tensors
 
 
+def resolved(path: str | os.PathLike[str]) -> Path:
+    """``path`` without symbolic links; unlike ``Path.resolve``, a loop of them is left to whoever opens it."""
+    return Path(os.path.realpath(path))
+
+
 def _parts(path: Path, count: int) -> list[Path]:
     """All files of a split model, by the name of one of them."""
     match = _SPLIT_NAME.fullmatch(path.name)
@@ -237,12 +242,12 @@ def read(path: str | os.PathLike[str]) -> Gguf:
     Raises ``PayloadError`` for a file that is truncated, damaged or incomplete, and ``UnsupportedError`` for a version
     or tensor type that is not known.
     """
-    path = Path(path)
-    metadata, tensors = _read_file(path.resolve())
+    path, file = Path(path), resolved(path)
+    metadata, tensors = _read_file(file)
     count = metadata.integer("split.count", 0)
     if count <= 1:
-        return Gguf((path.resolve(),), metadata, _by_name(tensors))
-    files = tuple(part.resolve() for part in _parts(path, count))  # the names count before links are resolved
+        return Gguf((file,), metadata, _by_name(tensors))
+    files = tuple(resolved(part) for part in _parts(path, count))  # the names count before links are resolved
     first, tensors = metadata, []
     for number, file in enumerate(files):
         metadata, found = _read_file(file)
