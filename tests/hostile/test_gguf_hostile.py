@@ -201,11 +201,19 @@ def test_random_damage_never_leaves_the_error_tree(
     ("options", "error", "message"),
     [
         ({"architecture": "mamba"}, UnsupportedError, "'mamba'; this version converts llama"),
-        ({"without": ["blk.1.ffn_up.weight"]}, PayloadError, r"no tensor 'blk.1.ffn_up.weight'; expected one of shape \[96, 64\]"),
+        (
+            {"without": ["blk.1.ffn_up.weight"]},
+            PayloadError,
+            r"no tensor 'blk.1.ffn_up.weight'; expected one of shape \[96, 64\]",
+        ),
         ({"without": ["token_embd.weight"]}, PayloadError, "no tensor 'token_embd.weight'"),
         ({"extra": {"blk.0.attn_q.weight": np.zeros((32, 64), np.float32)}}, PayloadError, r"\[32, 64\]; expected \[64, 64\]"),
         ({"extra": {"blk.0.attn_norm.weight": np.zeros((1, 64), np.float32)}}, PayloadError, r"\[1, 64\]; expected \[64\]"),
-        ({"extra": {"blk.0.attn_q_norm.weight": np.zeros(16, np.float32)}}, UnsupportedError, "'blk.0.attn_q_norm.weight' is none"),
+        (
+            {"extra": {"blk.0.attn_q_norm.weight": np.zeros(16, np.float32)}},
+            UnsupportedError,
+            "'blk.0.attn_q_norm.weight' is none",
+        ),
         ({"extra": {"blk.7.attn_q.weight": np.zeros((64, 64), np.float32)}}, UnsupportedError, "'blk.7.attn_q.weight' is none"),
         ({"format": "Q5_0"}, UnsupportedError, "'token_embd.weight' has type Q5_0; this version runs .*Q4_1"),
         ({"rope_factors": np.ones(5)}, PayloadError, "rope_freqs"),
