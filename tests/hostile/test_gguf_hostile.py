@@ -18,6 +18,7 @@ from tenonnx.errors import PayloadError, TenonnxError, UnsupportedError
 from tests.gguf_files import split_parts, write_llama
 
 Read = Callable[[bytes], gguf.Gguf]
+YARN = {"rope.scaling.type": "yarn", "rope.scaling.factor": 4.0, "rope.scaling.original_context_length": 32}
 HUGE = [2**31, 2**32, 2**61, 2**62, 2**63 - 1, 2**63, 2**64 - 1]
 
 
@@ -169,10 +170,9 @@ def test_truncation_at_every_byte(tmp_path: Path, vocabulary: str | None) -> Non
 @pytest.fixture(scope="module")
 def seeds(tmp_path_factory: pytest.TempPathFactory) -> dict[str, bytes]:
     folder = tmp_path_factory.mktemp("seeds")
-    yarn = {"rope.scaling.type": "yarn", "rope.scaling.factor": 4.0, "rope.scaling.original_context_length": 32}
     options = {"layers": 1, "hidden": 32, "ffn": 32, "format": "Q4_0"}
     files = {
-        "yarn": write_llama(folder / "yarn.gguf", metadata=yarn, rope_factors=np.ones(4), tied=False, **options),
+        "yarn": write_llama(folder / "yarn.gguf", metadata=YARN, rope_factors=np.ones(4), tied=False, **options),
         "bpe": write_llama(folder / "bpe.gguf", vocabulary="bpe", **options),
         "spm": write_llama(folder / "spm.gguf", vocabulary="spm", **options),
     }
@@ -218,12 +218,18 @@ def test_random_damage_never_leaves_the_error_tree(
         ({"format": "Q5_0"}, UnsupportedError, "'token_embd.weight' has type Q5_0; this version runs .*Q4_1"),
         ({"rope_factors": np.ones(5)}, PayloadError, "rope_freqs"),
         ({"rope_factors": np.array([1, 0, 1, 1, 1, 1, 1, 1])}, PayloadError, "not positive"),
+        ({"rope_factors": np.full(8, 1e-42)}, PayloadError, "rope turns"),
+        ({"metadata": {"rope.scaling.attn_factor": float("nan")}}, PayloadError, "gain nan"),
+        ({"metadata": YARN | {"rope.scaling.yarn_beta_fast": float("inf")}}, PayloadError, "beta inf"),
+        ({"metadata": YARN | {"rope.scaling.original_context_length": 0}}, PayloadError, "context of 0"),
         ({"rope_factors": np.full(8, np.nan)}, PayloadError, "not positive"),
         ({"metadata": {"block_count": None}}, PayloadError, "llama.block_count"),
         ({"metadata": {"block_count": 2**31 - 1}}, PayloadError, "blk.2.attn_norm.weight"),
         ({"metadata": {"block_count": 2**32 - 1}}, PayloadError, "block count is 4294967295"),
         ({"metadata": {"block_count": 0}}, PayloadError, "block count is 0"),
         ({"metadata": {"block_count": "two"}}, PayloadError, "expected an integer"),
+        ({"metadata": {"feed_forward_length": 0}}, PayloadError, "feed forward length is 0"),
+        ({"vocab": 0}, PayloadError, "vocabulary is 0"),
         ({"metadata": {"attention.head_count": 0}}, PayloadError, "head count is 0"),
         ({"metadata": {"attention.head_count_kv": 3}}, PayloadError, "4 heads over 3"),
         ({"metadata": {"attention.head_count_kv": [2, 1]}}, PayloadError, "expected an integer"),

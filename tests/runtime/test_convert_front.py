@@ -130,7 +130,7 @@ def test_split_weights(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("name", ["model.onnx", "model", "folder"])
 def test_other_inputs_say_what_is_accepted(tmp_path: Path, name: str) -> None:
-    with pytest.raises(UnsupportedError, match="accepted is a .gguf file"):
+    with pytest.raises(UnsupportedError, match=r"accepted is a \.gguf file"):
         convert.convert(tmp_path / name, tmp_path / "m.onnx")
 
 

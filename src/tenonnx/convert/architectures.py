@@ -21,6 +21,8 @@ ARCHITECTURES: dict[str, Architecture] = {
     "llama": Architecture("llama", interleaved_rope=True),
 }
 
+_MAX_SCALE = 1e30  # of attention scores; far above any model's, and a FLOAT
+
 # Tensors of each layer (blk.N.*) and of the model, with their row-major shapes; the names of sizes are in Decoder.sizes.
 LAYER_TENSORS: dict[str, tuple[str, ...]] = {
     "attn_norm.weight": ("hidden",),
@@ -129,8 +131,9 @@ def decoder_of(gguf: Gguf) -> Decoder:
         epsilon=metadata.number(f"{name}.attention.layer_norm_rms_epsilon"),
         scale=metadata.number(f"{name}.attention.scale", 1 / math.sqrt(key_size)),
     )
-    _positive(gguf, block_count=decoder.layers, attention_value_length=decoder.value_size, context_length=decoder.context_length)
-    if not (0 <= decoder.epsilon < 1 and 0 < decoder.scale < math.inf):
+    sizes = {"block_count": decoder.layers, "feed_forward_length": decoder.ffn, "vocabulary": decoder.vocab}
+    _positive(gguf, **sizes, attention_value_length=decoder.value_size, context_length=decoder.context_length)
+    if not (0 <= decoder.epsilon < 1 and 0 < decoder.scale < _MAX_SCALE):
         raise PayloadError(
             f"{path}: the norm's epsilon is {decoder.epsilon}, the attention scale {decoder.scale}; "
             "expected 0 or a little more, and a positive number: convert the model again"
