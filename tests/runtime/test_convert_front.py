@@ -128,9 +128,16 @@ def test_split_weights(tmp_path: Path) -> None:
         convert.convert(parts[0], tmp_path / "m.onnx")
 
 
-@pytest.mark.parametrize("name", ["model.onnx", "model", "folder"])
+def test_a_file_without_a_suffix_is_known_by_its_content(source: Path) -> None:
+    blob = source.rename(source.with_name("3f1b"))
+    assert payloads(convert.convert(blob, blob.with_name("m.onnx")).path)
+
+
+@pytest.mark.parametrize("name", ["model.onnx", "model", "absent"])
 def test_other_inputs_say_what_is_accepted(tmp_path: Path, name: str) -> None:
-    with pytest.raises(UnsupportedError, match=r"accepted is a \.gguf file"):
+    (tmp_path / "model.onnx").write_bytes(b"\x08\x0c")
+    (tmp_path / "model").mkdir()
+    with pytest.raises(UnsupportedError, match="accepted is a GGUF file"):
         convert.convert(tmp_path / name, tmp_path / "m.onnx")
 
 

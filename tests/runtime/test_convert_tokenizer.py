@@ -111,7 +111,7 @@ def test_control_tokens_are_special_and_user_defined_ones_are_text(bpe: Metadata
 def test_roles_of_tokens(bpe: Metadata, spm: Metadata) -> None:
     tokens = bpe_tokens()
     start, end, text_end = (tokens.index(text) for text in ("<|im_start|>", "<|im_end|>", "<|endoftext|>"))
-    roles = {"bos": start, "eos": sorted([end, text_end]), "unk": None, "pad": None, "add_bos": False, "add_eos": False}
+    roles = {"bos": start, "eos": [end, text_end], "unk": None, "pad": None, "add_bos": False, "add_eos": False}
     assert special(bpe) == roles
     assert special(spm) == {"bos": 1, "eos": [2], "unk": 0, "pad": None, "add_bos": True, "add_eos": False}
 
@@ -122,7 +122,7 @@ def test_a_turn_ends_by_name_only_for_control_tokens(bpe: Metadata) -> None:
     kinds[tokens.index("<|endoftext|>")] = 1
     bpe["tokenizer.ggml.token_type"] = kinds
     bpe["tokenizer.ggml.eot_token_id"] = 7
-    assert special(bpe)["eos"] == [7, tokens.index("<|im_end|>")]
+    assert special(bpe)["eos"] == [tokens.index("<|im_end|>"), 7]
 
 
 def test_llama3_asks_for_its_bos_unless_the_file_says_no(bpe: Metadata) -> None:

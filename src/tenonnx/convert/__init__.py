@@ -53,15 +53,15 @@ def convert(
     copy: bool = False,
     progress: Callable[[int], object] | None = None,
 ) -> Report:
-    """Write ``source`` (a .gguf) as the ONNX model ``out``; its weights stay in the GGUF file, which must lie beside ``out``.
+    """Write ``source`` (a GGUF file) as the ONNX model ``out``; its weights stay in the GGUF file, which must lie beside ``out``.
 
     With ``copy`` the weights are copied into ``<out>.data`` instead, ``progress`` being called with the bytes of each.
     An existing ``out`` is replaced whole or not at all. Raises what ``from_gguf`` does, and ``PayloadError`` when the
     weights do not lie in the folder of ``out`` or ``out`` would replace its source.
     """
     source, out = Path(source), Path(out)
-    if source.suffix.lower() != ".gguf":
-        raise UnsupportedError(f"{source}: is not converted by this version; accepted is a .gguf file")
+    if not gguf.is_gguf(source):
+        raise UnsupportedError(f"{source}: is not converted by this version; accepted is a GGUF file")
     read = gguf.read(source)
     folder = _folder(read)
     if {gguf.resolved(out), gguf.resolved(f"{out}.data")} & set(read.files):

@@ -25,6 +25,7 @@ from tenonnx.convert.tensor_types import TENSOR_TYPES, BlockSize
 from tenonnx.errors import PayloadError, UnsupportedError
 from tenonnx.schema.external import map_file
 
+_MAGIC = b"GGUF"
 _HEADER = struct.Struct("<4sIQQ")
 _U32 = struct.Struct("<I")
 _U64 = struct.Struct("<Q")
@@ -152,7 +153,7 @@ class _Reader:
 
 def _counts(reader: _Reader) -> tuple[int, int]:
     """Tensors and metadata entries that the header announces."""
-    if bytes(reader.view[:4]) != b"GGUF":
+    if bytes(reader.view[:4]) != _MAGIC:
         raise PayloadError(f"{reader.path}: is no GGUF file: it does not begin with the bytes GGUF")
     _, version, tensors, entries = reader.fields(_HEADER, "the header")
     if version & 0xFFFF == 0:
@@ -234,6 +235,13 @@ def _parts(path: Path, count: int) -> list[Path]:
         if not part.exists():
             raise PayloadError(f"{part}: is missing; a model in {count} parts needs all of them beside each other")
     return parts
+
+
+def is_gguf(path: Path) -> bool:
+    """By name, or by content: files in a download cache often lie under a digest, without a suffix."""
+    if path.suffix.lower() == ".gguf":
+        return True
+    return path.is_file() and bytes(map_file(path).data[:4]) == _MAGIC
 
 
 def read(path: str | os.PathLike[str]) -> Gguf:
