@@ -13,14 +13,44 @@ import numpy as np
 _PRINTABLE = [*range(33, 127), *range(161, 173), *range(174, 256)]
 _UNPRINTABLE = [byte for byte in range(256) if byte not in _PRINTABLE]
 BYTE_TEXT = {byte: chr(byte) for byte in _PRINTABLE} | {byte: chr(256 + i) for i, byte in enumerate(_UNPRINTABLE)}
-MERGES = ["Ġ t", "h e", "Ġt he", "i n", "Ġ a", "e r", "Ġ Ġ", "ĠĠ ĠĠ", "1 2", "12 3", "Ċ Ċ", "Ã ©", "o n", "' s", "ĠĠ t"]
+MERGES = ["Ġ t", "h e", "Ġt he", "i n", "Ġ a", "e r", "Ġ Ġ", "ĠĠ ĠĠ", "Ċ Ċ", "o n", "ĠĠ t"]
+# Each of these is one token unless the pre-tokenizer cuts it.
+PHRASES = [
+    "1234567",
+    "FooBar",
+    "I'm",
+    "he'LL",
+    "$1,000",
+    " <=x",
+    "漢字かな。",
+    " école",
+    "x_1`",
+    "...)\n",
+    "\r\n'S",
+    "\n\n\n  n",
+    " ½²",
+    "\t end",
+    "+=/\n",
+    "ǅa",
+]
+WHOLE_WORD = "zyx"  # a token that no merge makes
 CONTROL = ["<|endoftext|>", "<|im_start|>", "<|im_end|>"]
 USER_DEFINED = ["<think>"]
 
 
+def _merges_of(phrase: str) -> list[str]:
+    """Merges that join a phrase from left to right."""
+    text = [BYTE_TEXT[byte] for byte in phrase.encode()]
+    return [f"{''.join(text[:cut])} {text[cut]}" for cut in range(1, len(text))]
+
+
+def bpe_merges() -> list[str]:
+    return list(dict.fromkeys(MERGES + [merge for phrase in PHRASES for merge in _merges_of(phrase)]))
+
+
 def bpe_tokens() -> list[str]:
-    pieces = [BYTE_TEXT[byte] for byte in range(256)] + [merge.replace(" ", "") for merge in MERGES]
-    return pieces + CONTROL + USER_DEFINED
+    pieces = [BYTE_TEXT[byte] for byte in range(256)] + [merge.replace(" ", "") for merge in bpe_merges()]
+    return [*dict.fromkeys(pieces), WHOLE_WORD, *CONTROL, *USER_DEFINED]
 
 
 def add_bpe_vocabulary(writer: gguf.GGUFWriter, pre: str | None = "smollm") -> int:
@@ -31,7 +61,7 @@ def add_bpe_vocabulary(writer: gguf.GGUFWriter, pre: str | None = "smollm") -> i
         writer.add_tokenizer_pre(pre)
     writer.add_token_list(tokens)
     writer.add_token_types(kinds)
-    writer.add_token_merges(MERGES)
+    writer.add_token_merges(bpe_merges())
     writer.add_bos_token_id(tokens.index("<|im_start|>"))
     writer.add_eos_token_id(tokens.index("<|im_end|>"))
     writer.add_add_bos_token(False)

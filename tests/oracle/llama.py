@@ -13,6 +13,8 @@ from typing import Any
 import gguf
 import numpy as np
 
+_ROWS = 256  # queries that attention takes at once, so that their scores stay in the processor's cache
+
 
 class Llama:
     """A model in ``dtype`` (float32 is meant for long texts, float64 for small ones).
@@ -73,14 +75,16 @@ class Llama:
         v = v.reshape(n, self.kv_heads, -1)
         if self.cache is not None:
             k, v = k.astype(self.cache).astype(self.dtype), v.astype(self.cache).astype(self.dtype)
-        future = np.triu(np.ones((n, n), bool), 1)
         out = np.empty((n, self.heads, v.shape[-1]), self.dtype)
-        for head in range(self.heads):
-            group = head * self.kv_heads // self.heads
-            scores = q[:, head] @ k[:, group].T * self.dtype(self.scale)
-            scores[future] = -np.inf
-            scores = np.exp(scores - scores.max(-1, keepdims=True))
-            out[:, head] = scores / scores.sum(-1, keepdims=True) @ v[:, group]
+        for start in range(0, n, _ROWS):
+            rows = slice(start, min(start + _ROWS, n))
+            future = np.arange(rows.stop) > np.arange(n)[rows, None]
+            for head in range(self.heads):
+                group = head * self.kv_heads // self.heads
+                scores = q[rows, head] @ k[: rows.stop, group].T * self.dtype(self.scale)
+                np.copyto(scores, -np.inf, where=future)
+                scores = np.exp(scores - scores.max(-1, keepdims=True))
+                out[rows, head] = scores @ v[: rows.stop, group] / scores.sum(-1, keepdims=True)
         return self._linear(out.reshape(n, -1), f"{prefix}attn_output")
 
     def _rotate(self, x: np.ndarray) -> np.ndarray:

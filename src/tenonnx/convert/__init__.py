@@ -17,6 +17,7 @@ from tenonnx.convert.architectures import Decoder, decoder_of
 from tenonnx.convert.builder import DOMAIN, GraphBuilder
 from tenonnx.convert.gguf import Gguf
 from tenonnx.errors import PayloadError, UnsupportedError
+from tenonnx.schema import files
 from tenonnx.schema.external import map_file
 from tenonnx.schema.messages import ModelProto
 
@@ -52,22 +53,20 @@ def convert(
     copy: bool = False,
     progress: Callable[[int], object] | None = None,
 ) -> Report:
-    """Write ``source`` (a .gguf) as the ONNX model ``out``; its weights stay in the GGUF file, which must lie beside ``out``.
+    """Write ``source`` (a GGUF file) as the ONNX model ``out``; its weights stay in the GGUF file, which must lie beside ``out``.
 
     With ``copy`` the weights are copied into ``<out>.data`` instead, ``progress`` being called with the bytes of each.
     An existing ``out`` is replaced whole or not at all. Raises what ``from_gguf`` does, and ``PayloadError`` when the
     weights do not lie in the folder of ``out`` or ``out`` would replace its source.
     """
-    from tenonnx.schema import files
-
     source, out = Path(source), Path(out)
-    if source.suffix.lower() != ".gguf":
-        raise UnsupportedError(f"{source}: is not converted by this version; accepted is a .gguf file")
+    if not gguf.is_gguf(source):
+        raise UnsupportedError(f"{source}: is not converted by this version; accepted is a GGUF file")
     read = gguf.read(source)
     folder = _folder(read)
-    if {out.resolve(), out.with_name(out.name + ".data").resolve()} & set(read.files):
+    if {gguf.resolved(out), gguf.resolved(f"{out}.data")} & set(read.files):
         raise PayloadError(f"{out}: would replace the weights it is made from; name another file")
-    if not copy and out.parent.resolve() != folder:
+    if not copy and gguf.resolved(out.parent) != folder:
         raise PayloadError(
             f"{out}: a model finds its weights in its own folder, and these lie in {folder}; "
             f"write {folder / out.name} instead, or copy the weights ({_weight_bytes(read)} bytes) with --copy (copy=True)"

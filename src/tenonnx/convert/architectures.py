@@ -21,6 +21,8 @@ ARCHITECTURES: dict[str, Architecture] = {
     "llama": Architecture("llama", interleaved_rope=True),
 }
 
+_MAX_SCALE = 1e30  # of attention scores; far above any model's, and a FLOAT
+
 # Tensors of each layer (blk.N.*) and of the model, with their row-major shapes; the names of sizes are in Decoder.sizes.
 LAYER_TENSORS: dict[str, tuple[str, ...]] = {
     "attn_norm.weight": ("hidden",),
@@ -90,53 +92,71 @@ def _positive(gguf: Gguf, **sizes: int) -> None:
             raise PayloadError(f"{gguf.files[0]}: {name.replace('_', ' ')} is {size}; expected at least 1: convert it again")
 
 
+def architecture_of(gguf: Gguf) -> Architecture:
+    """The traits of a model's family; ``UnsupportedError`` when this version has none for it."""
+    name = gguf.metadata.text("general.architecture")
+    architecture = ARCHITECTURES.get(name)
+    if architecture is None:
+        known = ", ".join(ARCHITECTURES)
+        raise UnsupportedError(f"{gguf.files[0]}: its architecture is {name!r}; this version converts {known}")
+    if gguf.metadata.integer(f"{name}.expert_count", 0):
+        raise UnsupportedError(f"{gguf.files[0]}: is a mixture of experts; this version converts dense models alone")
+    return architecture
+
+
 def decoder_of(gguf: Gguf) -> Decoder:
     """The sizes of a GGUF model, with every tensor present and of the expected shape.
 
     Raises ``UnsupportedError`` for an architecture that is not known, ``PayloadError`` for missing or contradictory data.
     """
-    metadata, path = gguf.metadata, gguf.files[0]
-    name = metadata.text("general.architecture")
-    architecture = ARCHITECTURES.get(name)
-    if architecture is None:
-        raise UnsupportedError(f"{path}: its architecture is {name!r}; this version converts {', '.join(ARCHITECTURES)}")
-    if metadata.integer(f"{name}.expert_count", 0):
-        raise UnsupportedError(f"{path}: is a mixture of experts; this version converts dense models of architecture {name!r}")
+    architecture, metadata = architecture_of(gguf), gguf.metadata
+    name = architecture.name
     hidden = metadata.integer(f"{name}.embedding_length")
     heads = metadata.same_in_all_layers(f"{name}.attention.head_count")
     _positive(gguf, embedding_length=hidden, attention_head_count=heads)
-    kv_heads = metadata.same_in_all_layers(f"{name}.attention.head_count_kv", heads)
     key_size = metadata.integer(f"{name}.attention.key_length", hidden // heads)
-    rotary = metadata.integer(f"{name}.rope.dimension_count", key_size)
-    _positive(gguf, attention_head_count_kv=kv_heads, attention_key_length=key_size, rope_dimension_count=rotary)
-    if heads % kv_heads or rotary % 2 or rotary > key_size:
-        raise PayloadError(
-            f"{path}: {heads} heads over {kv_heads} key heads, {rotary} rotated of {key_size} elements a head; "
-            "expected whole groups, and an even count within the head: convert the model again"
-        )
+    _positive(gguf, attention_key_length=key_size)
     decoder = Decoder(
         architecture=architecture,
         layers=metadata.integer(f"{name}.block_count"),
         hidden=hidden,
         ffn=metadata.same_in_all_layers(f"{name}.feed_forward_length"),
         heads=heads,
-        kv_heads=kv_heads,
+        kv_heads=metadata.same_in_all_layers(f"{name}.attention.head_count_kv", heads),
         key_size=key_size,
         value_size=metadata.integer(f"{name}.attention.value_length", hidden // heads),
-        rotary=rotary,
+        rotary=metadata.integer(f"{name}.rope.dimension_count", key_size),
         vocab=_vocabulary(gguf),
         context_length=metadata.integer(f"{name}.context_length"),
         epsilon=metadata.number(f"{name}.attention.layer_norm_rms_epsilon"),
         scale=metadata.number(f"{name}.attention.scale", 1 / math.sqrt(key_size)),
     )
-    _positive(gguf, block_count=decoder.layers, attention_value_length=decoder.value_size, context_length=decoder.context_length)
-    if not (0 <= decoder.epsilon < 1 and 0 < decoder.scale < math.inf):
-        raise PayloadError(
-            f"{path}: the norm's epsilon is {decoder.epsilon}, the attention scale {decoder.scale}; "
-            "expected 0 or a little more, and a positive number: convert the model again"
-        )
+    _check_sizes(gguf, decoder)
     _check_tensors(gguf, decoder)
     return decoder
+
+
+def _check_sizes(gguf: Gguf, decoder: Decoder) -> None:
+    _positive(
+        gguf,
+        block_count=decoder.layers,
+        feed_forward_length=decoder.ffn,
+        attention_head_count_kv=decoder.kv_heads,
+        attention_value_length=decoder.value_size,
+        rope_dimension_count=decoder.rotary,
+        vocabulary=decoder.vocab,
+        context_length=decoder.context_length,
+    )
+    if decoder.heads % decoder.kv_heads or decoder.rotary % 2 or decoder.rotary > decoder.key_size:
+        raise PayloadError(
+            f"{gguf.files[0]}: {decoder.heads} heads over {decoder.kv_heads} key heads, {decoder.rotary} rotated of "
+            f"{decoder.key_size} elements a head; expected whole groups, and an even count within the head: convert it again"
+        )
+    if not (0 <= decoder.epsilon < 1 and 0 < decoder.scale < _MAX_SCALE):
+        raise PayloadError(
+            f"{gguf.files[0]}: the norm's epsilon is {decoder.epsilon}, the attention scale {decoder.scale}; "
+            "expected 0 or a little more, and a positive number: convert it again"
+        )
 
 
 def _vocabulary(gguf: Gguf) -> int:

@@ -6,11 +6,11 @@ from typing import Any
 
 import numpy as np
 
-from tenonnx import structs
 from tenonnx.convert.gguf import Gguf, GgufTensor
 from tenonnx.dtypes import of_numpy
 from tenonnx.errors import UnsupportedError
 from tenonnx.schema.messages import AttributeProto, TensorProto, ValueAliasProto, ValueInfoProto
+from tenonnx.structs import catalogue, declare
 
 DOMAIN = "tenonnx"
 
@@ -97,12 +97,12 @@ class GraphBuilder:
     def _structured(self, tensor: GgufTensor) -> str:
         key = tensor.format, tensor.shape
         if key not in self._types:
-            if tensor.format not in structs.catalogue:
+            if tensor.format not in catalogue:
                 raise UnsupportedError(
                     f"{tensor.file}: tensor {tensor.name!r} has type {tensor.format}; "
-                    f"this version runs {', '.join(structs.catalogue)}: quantize the model to one of them"
+                    f"this version runs {', '.join(catalogue)}: quantize the model to one of them"
                 )
-            self._types[key] = structs.declare(self.model, structs.catalogue[tensor.format], tensor.shape)
+            self._types[key] = declare(self.model, catalogue[tensor.format], tensor.shape)
         _point(self.graph.struct_initializer.add(name=tensor.name, type=self._types[key]), tensor)
         return self.node("StructDecode", [tensor.name], f"{tensor.name}.decoded", DOMAIN)
 

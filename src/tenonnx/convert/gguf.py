@@ -25,6 +25,7 @@ from tenonnx.convert.tensor_types import TENSOR_TYPES, BlockSize
 from tenonnx.errors import PayloadError, UnsupportedError
 from tenonnx.schema.external import map_file
 
+_MAGIC = b"GGUF"
 _HEADER = struct.Struct("<4sIQQ")
 _U32 = struct.Struct("<I")
 _U64 = struct.Struct("<Q")
@@ -152,7 +153,7 @@ class _Reader:
 
 def _counts(reader: _Reader) -> tuple[int, int]:
     """Tensors and metadata entries that the header announces."""
-    if bytes(reader.view[:4]) != b"GGUF":
+    if bytes(reader.view[:4]) != _MAGIC:
         raise PayloadError(f"{reader.path}: is no GGUF file: it does not begin with the bytes GGUF")
     _, version, tensors, entries = reader.fields(_HEADER, "the header")
     if version & 0xFFFF == 0:
@@ -217,6 +218,11 @@ def _read_file(path: Path) -> tuple[Metadata, list[GgufTensor]]:
     return metadata, tensors
 
 
+def resolved(path: str | os.PathLike[str]) -> Path:
+    """``path`` without symbolic links; unlike ``Path.resolve``, a loop of them is left to whoever opens it."""
+    return Path(os.path.realpath(path))
+
+
 def _parts(path: Path, count: int) -> list[Path]:
     """All files of a split model, by the name of one of them."""
     match = _SPLIT_NAME.fullmatch(path.name)
@@ -231,18 +237,25 @@ def _parts(path: Path, count: int) -> list[Path]:
     return parts
 
 
+def is_gguf(path: Path) -> bool:
+    """By name, or by content: files in a download cache often lie under a digest, without a suffix."""
+    if path.suffix.lower() == ".gguf":
+        return True
+    return path.is_file() and bytes(map_file(path).data[:4]) == _MAGIC
+
+
 def read(path: str | os.PathLike[str]) -> Gguf:
     """Read a GGUF file, with all parts of it when it is one of ``-00001-of-000NN.gguf``.
 
     Raises ``PayloadError`` for a file that is truncated, damaged or incomplete, and ``UnsupportedError`` for a version
     or tensor type that is not known.
     """
-    path = Path(path)
-    metadata, tensors = _read_file(path.resolve())
+    path, file = Path(path), resolved(path)
+    metadata, tensors = _read_file(file)
     count = metadata.integer("split.count", 0)
     if count <= 1:
-        return Gguf((path.resolve(),), metadata, _by_name(tensors))
-    files = tuple(part.resolve() for part in _parts(path, count))  # the names count before links are resolved
+        return Gguf((file,), metadata, _by_name(tensors))
+    files = tuple(resolved(part) for part in _parts(path, count))  # the names count before links are resolved
     first, tensors = metadata, []
     for number, file in enumerate(files):
         metadata, found = _read_file(file)

@@ -66,11 +66,13 @@ def rotation(metadata: Metadata, prefix: str, rotary: int, context_length: int, 
         context = metadata.integer(f"{prefix}.rope.scaling.original_context_length", context_length)
         fast = metadata.number(f"{prefix}.rope.scaling.yarn_beta_fast", _BETA_FAST)
         slow = metadata.number(f"{prefix}.rope.scaling.yarn_beta_slow", _BETA_SLOW)
-        if context <= 0 or fast <= 0 or slow <= 0:
+        if context <= 0 or not (0 < fast < math.inf and 0 < slow < math.inf):
             raise PayloadError(f"{metadata.path}: YaRN over a context of {context}, beta {fast} and {slow}; expected positive")
         kept = _yarn_ramp(base, rotary, context, fast, slow)
         inv_freq = inv_freq * (kept + (1 - kept) / factor)
         gain *= 1 + 0.1 * math.log(factor) if factor > 1 else 1
     else:
         inv_freq = inv_freq / factor
+    if inv_freq.max() > np.finfo(np.float32).max or not 0 < gain < math.inf:
+        raise PayloadError(f"{metadata.path}: rope turns by up to {inv_freq.max()} a position with gain {gain}; expected less")
     return Rotation(inv_freq.astype(np.float32), gain)

@@ -59,7 +59,7 @@ def vocabulary(metadata: Metadata) -> Vocabulary | None:
 
 
 def special_tokens(metadata: Metadata, vocabulary: Vocabulary) -> dict[str, Any]:
-    """Ids with a role: bos, unk, pad (or None), eos (all ids that end a generation); add_bos and add_eos for prompts."""
+    """Ids with a role: bos, unk, pad (or None) and eos (all that end a generation, the model's own first); add_bos, add_eos."""
     sentencepiece = vocabulary.model == "llama"
 
     def identity(key: str, default: int | None) -> int | None:
@@ -74,11 +74,10 @@ def special_tokens(metadata: Metadata, vocabulary: Vocabulary) -> dict[str, Any]
     # What files leave out stands at the places where SentencePiece puts it.
     defaults = {"bos": 1, "eos": 2, "unknown": 0} if sentencepiece and len(vocabulary.texts) > 2 else {}
     named = [identity("eos", defaults.get("eos")), identity("eot", None), identity("eom", None)]
-    ends = {number for number in named if number is not None}
-    ends.update(number for number in vocabulary.ids_of_kind(_CONTROL) if vocabulary.texts[number] in _END_OF_TURN)
+    named += [number for number in vocabulary.ids_of_kind(_CONTROL) if vocabulary.texts[number] in _END_OF_TURN]
     return {
         "bos": identity("bos", defaults.get("bos")),
-        "eos": sorted(ends),
+        "eos": list(dict.fromkeys(number for number in named if number is not None)),
         "unk": identity("unknown", defaults.get("unknown")),
         "pad": identity("padding", None),
         "add_bos": metadata.flag("tokenizer.ggml.add_bos_token", sentencepiece or _pre_tokenizer(metadata).add_bos),
