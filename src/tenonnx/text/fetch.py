@@ -124,4 +124,5 @@ def _reason(said: list[str]) -> str:
     if "connection broken" in text or "NameResolutionError" in text or "Could not fetch URL" in text:
         return "the package index cannot be reached; check the network and pip's proxy settings, or give a model by its path"
     errors = [line.removeprefix("ERROR: ") for line in said if line.startswith("ERROR: ")]
-    return f"pip says: {errors[-1] if errors else (said or ['nothing'])[-1]}; check the network and pip's index settings (`pip config list`)"
+    last = (errors or said or ["nothing"])[-1]
+    return f"pip says: {last}; check the network and pip's index settings (`pip config list`)"
