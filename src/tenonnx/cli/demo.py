@@ -75,7 +75,10 @@ def demo() -> None:
         ("refused", f"overflow: {_refusal(lambda: run(writable(cache), CAPACITY - 1))}"),
         ("", f"plain array: {_refusal(lambda: run(plain, 5))}"),
         ("", f"read-only array: {_refusal(lambda: run(writable(frozen), 5))}"),
-        ("after", f"the refused runs changed {sum(np.count_nonzero(array != kept) for array in (cache, plain, frozen))} elements"),
+        (
+            "after",
+            f"{sum(np.count_nonzero(array != kept) for array in (cache, plain, frozen))} elements changed by the refused runs",
+        ),
     ):
         print(f"{title:9} {line}")
 

@@ -14,21 +14,14 @@ import subprocess
 import sys
 import tempfile
 import zipfile
-from collections.abc import Callable
 from pathlib import Path
 
 from tenonnx.errors import PayloadError, TenonnxError
 from tenonnx.schema.files import replacing
-
-# Told the stage ("download", "unpack"), the bytes done and the bytes in all.
-Progress = Callable[[str, int, int], object]
+from tenonnx.text.registry import Progress, silent
 
 _CHUNK = 1 << 20
 _RAW_PROGRESS = re.compile(r"Progress (\d+) of (\d+)")
-
-
-def silent(stage: str, done: int, total: int) -> None:
-    """The progress report that reports nothing."""
 
 
 def file_sha256(path: Path) -> str:
