@@ -17,7 +17,7 @@ _MESSAGES = (
 )  # fmt: skip
 _ERRORS = (
     "TenonnxError", "CheckError", "PayloadError", "ShapeError", "AliasError", "BindingError", "ImmutableStorageError",
-    "SharedStorageError", "ConcurrentUseError", "CapacityError", "PageError", "UnsupportedError",
+    "SharedStorageError", "ConcurrentUseError", "CapacityError", "PageError", "UnsupportedError", "OptionError",
 )  # fmt: skip
 _HOMES = {
     **dict.fromkeys(_MESSAGES, "schema.messages"),

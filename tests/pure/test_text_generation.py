@@ -104,16 +104,6 @@ def test_a_context_over_what_the_model_was_trained_for_is_refused():
         generate(model(mixed, context_length=8), "x", context=9)
 
 
-def test_caches_over_the_memory_are_refused_with_their_size():
-    def refuse(context):
-        raise MemoryError
-
-    tested = model(mixed)
-    tested.session.new_cache = refuse
-    with pytest.raises(CapacityError, match="1,040 bytes"):
-        generate(tested, "x")
-
-
 @pytest.mark.parametrize("options", [{"max_tokens": -1}, {"context": 0}, {"stop": [""]}, {"temperature": -1}], ids=str)
 def test_invalid_options_are_refused(options):
     with pytest.raises(OptionError):

@@ -77,9 +77,6 @@ class FakeSession:
     def new_cache(self, context: int) -> FakeCache:
         return FakeCache(context)
 
-    def cache_bytes(self, context: int) -> int:
-        return 8 * context
-
     def run(self, feeds: dict, out: dict | None = None, cache: FakeCache | None = None) -> dict:
         ids, positions = feeds["input_ids"][0], feeds["position_ids"][0]
         count = ids.size

@@ -25,9 +25,12 @@ for command in (generate.generate, chat.chat, pull.pull, convert.convert, check.
 
 def _print_version(wanted: bool) -> None:
     if wanted:
-        from importlib.metadata import version
+        from importlib.metadata import PackageNotFoundError, version
 
-        typer.echo(f"tenonnx {version('tenonnx')}")
+        try:
+            typer.echo(f"tenonnx {version('tenonnx')}")
+        except PackageNotFoundError:  # run from a source tree
+            typer.echo("tenonnx (not installed)")
         raise typer.Exit
 
 

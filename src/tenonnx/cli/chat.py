@@ -97,4 +97,9 @@ def _read() -> str | None:
         said = input(prompt).strip()
     except EOFError:
         return None
+    except KeyboardInterrupt:
+        if not prompt:
+            raise
+        print()
+        return ""
     return None if said == "/exit" else said

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -16,10 +15,11 @@ def check(
     json: AsJson = False,
 ) -> None:
     """List what a model breaks. Every finding of the checker is printed; exit code 1 when one is an error."""
-    from tenonnx.check import check as check_model
-    from tenonnx.text.loading import read_model
+    from tenonnx.text import read_model
 
-    model, data_root = read_model(Path(file))
+    model, data_root = read_model(file)
+    from tenonnx.check import check as check_model
+
     findings = check_model(model, data_root=data_root)
     if json:
         keys = ("severity", "kind", "rule", "where", "message")

@@ -19,11 +19,12 @@ def convert(
     json: AsJson = False,
 ) -> None:
     """Write a model as ONNX. Weights stay in the file they came from, which has to lie in OUT's folder, unless --copy."""
-    from tenonnx.convert import convert as convert_model
     from tenonnx.text.loading import find_model
 
     with progress_bar(source) as progress:
         path = find_model(source, progress)
+        from tenonnx.convert import convert as convert_model
+
         start, copied, total = time.perf_counter(), 0, path.stat().st_size
 
         def count(length: int) -> None:

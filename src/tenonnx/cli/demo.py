@@ -47,7 +47,8 @@ def demo() -> None:
     """Show the storage contract. A small model is declared, run in place, measured and refused; no download."""
     import numpy as np
 
-    from tenonnx.runtime import Session, ledger, writable
+    from tenonnx.cache import writable
+    from tenonnx.runtime import Session, ledger
 
     session = Session(cache_model())
     cache = np.zeros((2, BATCH, HEADS, CAPACITY, HEAD_SIZE), np.float16)
@@ -62,7 +63,7 @@ def demo() -> None:
     updated = run(writable(cache), 5)
     changed = np.flatnonzero((before != cache).any(axis=(0, 1, 2, 4)))
     written = np.count_nonzero(before != cache) * cache.itemsize
-    plain, frozen = cache.copy(), cache.copy()
+    kept, plain, frozen = cache.copy(), cache.copy(), cache.copy()
     frozen.flags.writeable = False
     for title, line in (
         ("declared", f"cache: FLOAT16{list(cache.shape)}, READ_WRITE; {cache.nbytes:,} bytes"),
@@ -74,7 +75,10 @@ def demo() -> None:
         ("refused", f"overflow: {_refusal(lambda: run(writable(cache), CAPACITY - 1))}"),
         ("", f"plain array: {_refusal(lambda: run(plain, 5))}"),
         ("", f"read-only array: {_refusal(lambda: run(writable(frozen), 5))}"),
-        ("after", f"the refused runs wrote {np.count_nonzero(updated != cache) + np.count_nonzero(plain != frozen)} bytes"),
+        (
+            "after",
+            f"{sum(np.count_nonzero(array != kept) for array in (cache, plain, frozen))} elements changed by the refused runs",
+        ),
     ):
         print(f"{title:9} {line}")
 

@@ -15,6 +15,7 @@ from tenonnx.shapes.symbols import SymTensor
 
 DOMAIN = "tenonnx"
 FORMATS_DOMAIN = "tenonnx.formats"
+_TWIN_OPSET = 24  # of a model that imports no standard operators itself
 _KEPT_ELEMENTS = 1024  # smaller initializers stay: shape inference reads Reshape targets and their kin from them
 
 DecodedType = Callable[[str], SymTensor]  # the logical type of the struct value of that name
@@ -51,6 +52,8 @@ class Skeleton:
         self.proto = ModelProto(ir_version=model.ir_version)
         # A domain that no operator needs here must still be imported, as a function body may name it.
         self.proto.opset_import.extend(model.opset_import)
+        if not any(opset.domain in ("", "ai.onnx") for opset in model.opset_import):
+            self.proto.opset_import.add(domain="", version=_TWIN_OPSET)  # updates stand here as Identity
         self.proto.functions.extend(function for function in model.functions if function.domain != FORMATS_DOMAIN)
         self._fill(model.graph, self.proto.graph)
         self.proto.graph.name = model.graph.name or "graph"

@@ -14,21 +14,14 @@ import subprocess
 import sys
 import tempfile
 import zipfile
-from collections.abc import Callable
 from pathlib import Path
 
 from tenonnx.errors import PayloadError, TenonnxError
 from tenonnx.schema.files import replacing
-
-# Told the stage ("download", "unpack"), the bytes done and the bytes in all.
-Progress = Callable[[str, int, int], object]
+from tenonnx.text.registry import Progress, silent
 
 _CHUNK = 1 << 20
 _RAW_PROGRESS = re.compile(r"Progress (\d+) of (\d+)")
-
-
-def silent(stage: str, done: int, total: int) -> None:
-    """The progress report that reports nothing."""
 
 
 def file_sha256(path: Path) -> str:
@@ -124,4 +117,5 @@ def _reason(said: list[str]) -> str:
     if "connection broken" in text or "NameResolutionError" in text or "Could not fetch URL" in text:
         return "the package index cannot be reached; check the network and pip's proxy settings, or give a model by its path"
     errors = [line.removeprefix("ERROR: ") for line in said if line.startswith("ERROR: ")]
-    return f"pip says: {errors[-1] if errors else (said or ['nothing'])[-1]}; check the network and pip's index settings (`pip config list`)"
+    last = (errors or said or ["nothing"])[-1]
+    return f"pip says: {last}; check the network and pip's index settings (`pip config list`)"

@@ -55,13 +55,7 @@ class Context:
                 f"a context of {capacity} tokens is over the {longest} that the model was trained for; ask for at most {longest}"
             )
         self._session = model.session
-        try:
-            self.cache = model.session.new_cache(context=capacity)
-        except MemoryError as error:
-            raise CapacityError(
-                f"caches for {capacity} tokens take {model.session.cache_bytes(capacity):,} bytes, more than there is memory; "
-                "ask for a smaller context"
-            ) from error
+        self.cache = model.session.new_cache(context=capacity)
         self._tokens: list[int] = []
         self._out: dict[str, np.ndarray] = {}
 

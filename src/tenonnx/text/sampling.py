@@ -10,6 +10,7 @@ import math
 import secrets
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import TypedDict
 
 import numpy as np
@@ -62,7 +63,10 @@ class Sampler:
     def __init__(self, options: Sampling | None = None) -> None:
         self.options = options or Sampling()
         self.seed = secrets.randbits(32) if self.options.seed is None else self.options.seed
-        self._generator = np.random.default_rng(self.seed)
+
+    @cached_property
+    def _generator(self) -> np.random.Generator:
+        return np.random.default_rng(self.seed)
 
     def __call__(self, logits: np.ndarray, recent: Sequence[int] = ()) -> int:
         """The next token's id, from FLOAT[vocab] ``logits`` and the tokens so far (for the repeat penalty)."""
