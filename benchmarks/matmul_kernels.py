@@ -62,9 +62,7 @@ class Bench:
             rows, y = np.empty((tokens, k + k // 4), np.uint8), np.empty((tokens, n), np.float32)
             self.call("quantize_rows", [x], rows, [])
             for w in copies:
-                calls.append(
-                    (f"matmul_{layout}", [tensor(rows), tensor(w)], [tensor(y)], [n, k], (rows, w, y))
-                )
+                calls.append((f"matmul_{layout}", [tensor(rows), tensor(w)], [tensor(y)], [n, k], (rows, w, y)))
 
         def run() -> None:
             for name, inputs, outputs, ints, _arrays in calls:

@@ -23,15 +23,31 @@ _HOMES = {
     **dict.fromkeys(_MESSAGES, "schema.messages"),
     **dict.fromkeys(_ERRORS, "errors"),
     **dict.fromkeys(("load", "save"), "schema.files"),
-    **dict.fromkeys(("ShapesContext", "SymTensor", "SymSequence", "SymMap", "SymOptional", "SymStruct", "SymQuantizedTensor"), "shapes"),
+    **dict.fromkeys(
+        ("ShapesContext", "SymTensor", "SymSequence", "SymMap", "SymOptional", "SymStruct", "SymQuantizedTensor"), "shapes"
+    ),
     **dict.fromkeys(("Session", "ledger"), "runtime"),
     **dict.fromkeys(("Cache", "writable"), "cache"),
     "Diagnostic": "check",
     "ExecutionPlan": "plan",
 }
-_PACKAGES = ("alias", "check", "cli", "codecs", "convert", "errors", "layouts", "plan", "runtime", "schema", "shapes", "structs", "text")
+_PACKAGES = (
+    "alias",
+    "check",
+    "cli",
+    "codecs",
+    "convert",
+    "errors",
+    "layouts",
+    "plan",
+    "runtime",
+    "schema",
+    "shapes",
+    "structs",
+    "text",
+)
 
-__all__ = [*_HOMES, "check", "convert", "plan", "structs", "text"]  # noqa: PLE0604
+__all__ = [*_HOMES, "check", "convert", "plan", "structs", "text"]
 
 
 def __getattr__(name: str) -> Any:

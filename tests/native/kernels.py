@@ -37,6 +37,4 @@ def call(
     isa: str = "",
 ) -> Any:
     """Runs a kernel; returns None or the fault it reported. ValueError where it refuses types or shapes."""
-    return _native.run_kernel(
-        name, [view(a) for a in inputs], [view(a) for a in outputs], list(ints), list(floats), threads, isa
-    )
+    return _native.run_kernel(name, [view(a) for a in inputs], [view(a) for a in outputs], list(ints), list(floats), threads, isa)

@@ -24,9 +24,7 @@ FILLS = st.sampled_from(["random", "extreme", *BYTES])
 TOKENS = (0, 1, 2, 3, 4, 5, 7, 8, 9, 33, 65)
 
 
-def random_blocks(
-    rng: np.random.Generator, format_name: str, n: int, k: int, fill: str = "random"
-) -> np.ndarray:
+def random_blocks(rng: np.random.Generator, format_name: str, n: int, k: int, fill: str = "random") -> np.ndarray:
     """Source bytes [N, row bytes]: any codes with everyday or extreme scales, or one code alone."""
     _, columns, size, _ = FORMATS[format_name]
     if format_name in PLAIN:
@@ -52,9 +50,7 @@ def pack(format_name: str, blocks: np.ndarray, k: int, isa: str = "", threads: i
     return packed
 
 
-def gather(
-    format_name: str, packed: np.ndarray, ids: np.ndarray, n: int, k: int, isa: str = ""
-) -> np.ndarray:
+def gather(format_name: str, packed: np.ndarray, ids: np.ndarray, n: int, k: int, isa: str = "") -> np.ndarray:
     out = np.full((*ids.shape, k), 7.0, np.float32)
     call(f"gather_{FORMATS[format_name][0]}", [packed, ids], [out], [n, k], isa=isa)
     return out
@@ -66,9 +62,7 @@ def quantize(x: np.ndarray, isa: str = "", threads: int = 1) -> np.ndarray:
     return out
 
 
-def multiply(
-    format_name: str, x: np.ndarray, packed: np.ndarray, n: int, k: int, isa: str = "", threads: int = 1
-) -> np.ndarray:
+def multiply(format_name: str, x: np.ndarray, packed: np.ndarray, n: int, k: int, isa: str = "", threads: int = 1) -> np.ndarray:
     """Runs the layout's matmul over x as its kernel takes it (quantized, or FLOAT)."""
     y = np.full((len(x), n), 7.0, np.float32)
     call(f"matmul_{FORMATS[format_name][0]}", [x, packed], [y], [n, k], threads=threads, isa=isa)

@@ -8,6 +8,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from itertools import pairwise
 from typing import NamedTuple
 
 import numpy as np
@@ -46,7 +47,9 @@ def writable(array: np.ndarray) -> Writable:
     not contiguous: a copy would not be the caller's storage.
     """
     if not isinstance(array, np.ndarray):
-        raise BindingError(f"writable: expected a NumPy array, found {type(array).__name__}; a copy of it would not be the caller's storage")
+        raise BindingError(
+            f"writable: expected a NumPy array, found {type(array).__name__}; a copy of it would not be the caller's storage"
+        )
     if not array.flags.writeable:
         raise ImmutableStorageError(
             f"writable: the array {array.dtype}{list(array.shape)} is read-only, so a run cannot update it; bind a writable array"
@@ -99,7 +102,7 @@ _registry = _Registry()
 
 def _check_distinct(writes: Sequence[Extent], reads: Sequence[Extent]) -> None:
     in_order = sorted(writes, key=lambda extent: extent.begin)
-    for a, b in zip(in_order, in_order[1:], strict=False):
+    for a, b in pairwise(in_order):
         if a.overlaps(b):
             how = "the same array" if (a.begin, a.end) == (b.begin, b.end) else "overlapping arrays"
             raise SharedStorageError(f"inputs {a.name!r} and {b.name!r} are bound to {how}; each cache needs storage of its own")

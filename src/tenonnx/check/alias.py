@@ -32,8 +32,11 @@ def alias_ports(scope: Scope, aliases: AliasMap) -> Iterator[Diagnostic]:
     for position, node, entry in _entries(scope):
         for port, names, what in ((entry.output_index, node.output, "output"), (entry.input_index, node.input, "input")):
             if not 0 <= port < len(names) or not names[port]:
-                yield _error("alias-ports", scope.describe(position),
-                             f"output_alias names {what} {port}; the node has {what}s {list(names)}: name one of them")
+                yield _error(
+                    "alias-ports",
+                    scope.describe(position),
+                    f"output_alias names {what} {port}; the node has {what}s {list(names)}: name one of them",
+                )
 
 
 def alias_kind(scope: Scope, aliases: AliasMap) -> Iterator[Diagnostic]:
@@ -49,8 +52,11 @@ def one_alias_per_output(scope: Scope, aliases: AliasMap) -> Iterator[Diagnostic
     for position, node, entry in _entries(scope):
         key = (position, entry.output_index)
         if key in seen:
-            yield _error("one-alias-per-output", scope.describe(position),
-                         f"output {entry.output_index} of {list(node.output)} is aliased twice; keep one entry")
+            yield _error(
+                "one-alias-per-output",
+                scope.describe(position),
+                f"output {entry.output_index} of {list(node.output)} is aliased twice; keep one entry",
+            )
         seen.add(key)
 
 
@@ -65,11 +71,17 @@ def alias_of_agrees(scope: Scope, aliases: AliasMap) -> Iterator[Diagnostic]:
         except AliasError:
             continue  # alias_cycle reports it
         if not ancestors:
-            yield _error("alias-of-backed", where,
-                         f"alias_of names {info.alias_of!r}, but no output_alias of the node that makes {name!r} backs it; add one")
+            yield _error(
+                "alias-of-backed",
+                where,
+                f"alias_of names {info.alias_of!r}, but no output_alias of the node that makes {name!r} backs it; add one",
+            )
         elif info.alias_of not in ancestors:
-            yield _error("alias-of-agrees", where,
-                         f"alias_of names {info.alias_of!r}, the producing node's output_alias {ancestors[0]!r}; expected one of {ancestors}")
+            yield _error(
+                "alias-of-agrees",
+                where,
+                f"alias_of names {info.alias_of!r}, the node's output_alias {ancestors[0]!r}; expected one of {ancestors}",
+            )
 
 
 def alias_cycle(scope: Scope, aliases: AliasMap) -> Iterator[Diagnostic]:
@@ -87,11 +99,17 @@ def read_write_inputs(scope: Scope, aliases: AliasMap) -> Iterator[Diagnostic]:
         if not is_mutable(info):
             continue
         if name not in scope.inputs:
-            yield _error("read-write-inputs", f"{scope.path}: value {name!r}",
-                         "is READ_WRITE but no input; only storage that the caller owns can be written: declare the root READ_WRITE")
+            yield _error(
+                "read-write-inputs",
+                f"{scope.path}: value {name!r}",
+                "is READ_WRITE but no input; only storage that the caller owns can be written: declare the root READ_WRITE",
+            )
         elif name in scope.initializers or name in scope.structs:
-            yield _error("read-write-inputs", f"{scope.path}: input {name!r}",
-                         "is READ_WRITE and has an initializer, which is never written; remove the initializer")
+            yield _error(
+                "read-write-inputs",
+                f"{scope.path}: input {name!r}",
+                "is READ_WRITE and has an initializer, which is never written; remove the initializer",
+            )
 
 
 def alias_root(scope: Scope, aliases: AliasMap) -> Iterator[Diagnostic]:
@@ -101,10 +119,19 @@ def alias_root(scope: Scope, aliases: AliasMap) -> Iterator[Diagnostic]:
             continue  # reported once, at the root
         if alias.source not in aliases.mutable_inputs:
             is_initializer = alias.source in scope.initializers or alias.source in scope.structs
-            found = "an initializer" if is_initializer else "a READ_ONLY input" if alias.source in scope.inputs else "an intermediate value"
-            yield _error("alias-root", scope.describe(alias.node),
-                         f"output {alias.output!r} must share the storage of {alias.source!r}, which is {found}; "
-                         "expected a graph input with access READ_WRITE")
+            found = (
+                "an initializer"
+                if is_initializer
+                else "a READ_ONLY input"
+                if alias.source in scope.inputs
+                else "an intermediate value"
+            )
+            yield _error(
+                "alias-root",
+                scope.describe(alias.node),
+                f"output {alias.output!r} must share the storage of {alias.source!r}, which is {found}; "
+                "expected a graph input with access READ_WRITE",
+            )
 
 
 def alias_fork(scope: Scope, aliases: AliasMap) -> Iterator[Diagnostic]:
@@ -113,8 +140,11 @@ def alias_fork(scope: Scope, aliases: AliasMap) -> Iterator[Diagnostic]:
         forks = aliases.forks(name)
         if len(forks) > 1:
             outputs = [alias.output for alias in forks]
-            yield _error("alias-fork", scope.describe(forks[1].node),
-                         f"{outputs} all take over the storage of {name!r}; let each update read the one before")
+            yield _error(
+                "alias-fork",
+                scope.describe(forks[1].node),
+                f"{outputs} all take over the storage of {name!r}; let each update read the one before",
+            )
 
 
 def alias_reader(scope: Scope, aliases: AliasMap) -> Iterator[Diagnostic]:
@@ -122,9 +152,12 @@ def alias_reader(scope: Scope, aliases: AliasMap) -> Iterator[Diagnostic]:
     for alias in aliases.aliases:
         for port in scope.readers.get(alias.source, ()):
             if port.node > alias.node and _depends(scope, port.node, alias.node):
-                yield _error("alias-reader", scope.describe(port.node),
-                             f"reads {alias.source!r}, the content before {scope.describe(alias.node)}, but depends on "
-                             f"{alias.output!r}; read the updated value")
+                yield _error(
+                    "alias-reader",
+                    scope.describe(port.node),
+                    f"reads {alias.source!r}, the content before {scope.describe(alias.node)}, but depends on "
+                    f"{alias.output!r}; read the updated value",
+                )
 
 
 def _depends(scope: Scope, node: int, maker: int) -> bool:
@@ -152,8 +185,11 @@ def aliased_outputs(scope: Scope, aliases: AliasMap) -> Iterator[Diagnostic]:
     for name in scope.outputs:
         info = scope.value_info.get(name)
         if info is not None and aliases.source(name) is not None and not info.alias_of:
-            yield _error("aliased-outputs", f"{scope.path}: output {name!r}",
-                         f"shares the storage of {aliases.source(name)!r} but has no alias_of; name it, so that callers see it")
+            yield _error(
+                "aliased-outputs",
+                f"{scope.path}: output {name!r}",
+                f"shares the storage of {aliases.source(name)!r} but has no alias_of; name it, so that callers see it",
+            )
 
 
 def cache_update_alias(scope: Scope, aliases: AliasMap) -> Iterator[Diagnostic]:
@@ -162,8 +198,11 @@ def cache_update_alias(scope: Scope, aliases: AliasMap) -> Iterator[Diagnostic]:
         if node.domain != "tenonnx" or node.op_type not in _CACHE_OPERATORS or not node.output or not node.input:
             continue
         if aliases.source(node.output[0]) != node.input[0]:
-            yield _error("cache-update-alias", scope.describe(position),
-                         f"output {node.output[0]!r} must alias the cache {node.input[0]!r}; add output_alias 0 → 0 MUST_ALIAS")
+            yield _error(
+                "cache-update-alias",
+                scope.describe(position),
+                f"output {node.output[0]!r} must alias the cache {node.input[0]!r}; add output_alias 0 → 0 MUST_ALIAS",
+            )
 
 
 def nested_aliases(scope: Scope, aliases: AliasMap) -> Iterator[Diagnostic]:
@@ -171,13 +210,28 @@ def nested_aliases(scope: Scope, aliases: AliasMap) -> Iterator[Diagnostic]:
     if scope.parent is None and scope.path == "graph":
         return
     for alias in aliases.aliases:
-        yield Diagnostic("error", "limit", "nested-aliases", scope.describe(alias.node),
-                         f"output {alias.output!r} aliases {alias.source!r} inside a body; this version updates caches in the main graph alone")
+        yield Diagnostic(
+            "error",
+            "limit",
+            "nested-aliases",
+            scope.describe(alias.node),
+            f"output {alias.output!r} aliases {alias.source!r} in a body; this version updates caches in the main graph alone",
+        )
 
 
 RULES: tuple[Rule, ...] = (
-    alias_ports, alias_kind, one_alias_per_output, alias_of_agrees, alias_cycle, read_write_inputs, alias_root, alias_fork,
-    alias_reader, aliased_outputs, cache_update_alias, nested_aliases,
+    alias_ports,
+    alias_kind,
+    one_alias_per_output,
+    alias_of_agrees,
+    alias_cycle,
+    read_write_inputs,
+    alias_root,
+    alias_fork,
+    alias_reader,
+    aliased_outputs,
+    cache_update_alias,
+    nested_aliases,
 )
 
 

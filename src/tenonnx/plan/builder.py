@@ -84,7 +84,9 @@ class Builder:
 
     def _initializer(self, tensor: Any) -> None:
         dims = tuple(tensor.dims)
-        owner = Owner(tensor.name, Storage.INITIALIZER, nbytes_of(tensor.data_type, dims), weight=WeightKey(tensor.name, "tensor"))
+        owner = Owner(
+            tensor.name, Storage.INITIALIZER, nbytes_of(tensor.data_type, dims), weight=WeightKey(tensor.name, "tensor")
+        )
         self.env[tensor.name] = Value(tensor.name, tensor.data_type, dims, row_major(dims), owner)
 
     def constant(self, name: str, array: np.ndarray) -> Value:
@@ -103,7 +105,7 @@ class Builder:
         if symbol.shape is None:
             raise ShapeError(
                 f"value {name!r}: its type {symbol} is not known before the run; give every symbol a number with dims=, "
-                "or run the model with engine=\"onnxruntime\""
+                'or run the model with engine="onnxruntime"'
             )
         return symbol.elem_type, symbol.shape
 
@@ -155,7 +157,9 @@ class Builder:
             return self.new(name, elem_type, dims)
         old = self.value(source)
         if not old.owner.mutable or not old.contiguous or old.dims != dims or old.elem_type != elem_type:
-            raise UnsupportedError(f"{self.label(node)}: output {name!r} must share the storage of {source!r}, which it cannot overwrite whole")
+            raise UnsupportedError(
+                f"{self.label(node)}: output {name!r} must share the storage of {source!r}, which it cannot overwrite whole"
+            )
         return Value(name, elem_type, dims, old.strides, old.owner, old.offset, old.version + 1, old)
 
     def label(self, node: Any) -> str:
@@ -201,8 +205,9 @@ class Builder:
     def check(self, kernel: str, value: Value, ints: tuple[int, ...], label: str) -> DraftStep:
         """A step that stops the run, before any cache is written, when a value is out of range."""
         dense = self.dense(value)
-        return self.once((kernel, ints, *identity(dense)),
-                         lambda: self.step(kernel, label, [dense], [], ints=ints, parallel=False))
+        return self.once(
+            (kernel, ints, *identity(dense)), lambda: self.step(kernel, label, [dense], [], ints=ints, parallel=False)
+        )
 
 
 def identity(value: Value) -> tuple[Any, ...]:
@@ -214,5 +219,7 @@ def nbytes_of(elem_type: int, dims: tuple[int, ...]) -> int:
     """Bytes of a dense tensor; ``UnsupportedError`` for an element type that kernels do not address."""
     kind = dtypes.scalar(elem_type)
     if kind.bits % 8:
-        raise UnsupportedError(f"{kind.name} values of {kind.bits} bits have no native storage outside structured types; cast them")
+        raise UnsupportedError(
+            f"{kind.name} values of {kind.bits} bits have no native storage outside structured types; cast them"
+        )
     return math.prod(dims) * (kind.bits // 8)

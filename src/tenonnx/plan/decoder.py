@@ -67,7 +67,13 @@ def rms_norm(builder: Builder, node: Any) -> bool:
     x, scale = builder.value(node.input[0]), builder.value(node.input[1])
     given = attributes(node)
     last = given.get("axis", -1) in (-1, len(x.dims) - 1)
-    if not last or x.elem_type != FLOAT or scale.elem_type != FLOAT or scale.dims != x.dims[-1:] or given.get("stash_type", 1) != FLOAT:
+    if (
+        not last
+        or x.elem_type != FLOAT
+        or scale.elem_type != FLOAT
+        or scale.dims != x.dims[-1:]
+        or given.get("stash_type", 1) != FLOAT
+    ):
         return False
     if x.strides[-1] != 1:
         x = builder.dense(x)
@@ -104,7 +110,9 @@ def _angles(builder: Builder, name: str) -> Value:
     def make() -> tuple[Value, Value]:
         dims = (*positions.dims, frequencies.dims[0])
         cos, sin = builder.new(f"{product}.cos", FLOAT, dims), builder.new(f"{product}.sin", FLOAT, dims)
-        builder.step("rope_table", f"cosines and sines of {product}", [builder.dense(positions), frequencies], [cos, sin], floats=(1.0,))
+        builder.step(
+            "rope_table", f"cosines and sines of {product}", [builder.dense(positions), frequencies], [cos, sin], floats=(1.0,)
+        )
         return cos, sin
 
     pair = builder.once(("rope", *identity(positions), *identity(frequencies)), make)
@@ -154,7 +162,12 @@ def cache_update(builder: Builder, node: Any) -> bool:
         raise UnsupportedError(f"{label}: its cache {node.input[0]!r} is not the storage of a READ_WRITE graph input")
     axis, batch_axis = update_axes(node, len(cache.dims), label)
     values = builder.lazy(node.input[1])
-    if isinstance(values, CastOf) and values.elem_type == cache.elem_type and values.source.elem_type == FLOAT and cache.elem_type == FLOAT16:
+    if (
+        isinstance(values, CastOf)
+        and values.elem_type == cache.elem_type
+        and values.source.elem_type == FLOAT
+        and cache.elem_type == FLOAT16
+    ):
         values = values.source  # the kernel converts as it writes
     else:
         values = builder.value(node.input[1])
@@ -165,9 +178,18 @@ def cache_update(builder: Builder, node: Any) -> bool:
         position = builder.constant(f"{node.output[0]}.position", np.zeros((), np.int64))
     rows, capacity = values.dims[axis], cache.dims[axis]
     check = builder.check("check_position", position, (capacity - rows,), label)
-    updated = Value(node.output[0], cache.elem_type, cache.dims, cache.strides, cache.owner, cache.offset, cache.version + 1, cache)
-    builder.step("cache_update", label, [cache, values, position], [updated], ints=(axis, batch_axis), after=[check],
-                 parallel=values.size * values.itemsize >= PARALLEL_BYTES)
+    updated = Value(
+        node.output[0], cache.elem_type, cache.dims, cache.strides, cache.owner, cache.offset, cache.version + 1, cache
+    )
+    builder.step(
+        "cache_update",
+        label,
+        [cache, values, position],
+        [updated],
+        ints=(axis, batch_axis),
+        after=[check],
+        parallel=values.size * values.itemsize >= PARALLEL_BYTES,
+    )
     builder.writes.append(CacheWrite(label, root, node.input[2] if len(node.input) > 2 else "", rows, capacity, axis))
     builder.define(node, updated)
     return True
@@ -181,7 +203,10 @@ def tensor_scatter(builder: Builder, node: Any) -> bool:
 
 
 RULES: dict[str, Callable[[Builder, Any], bool]] = {
-    "MatMul": matmul, "RMSNormalization": rms_norm, "RotaryEmbedding": rotary, "Attention": attention,
+    "MatMul": matmul,
+    "RMSNormalization": rms_norm,
+    "RotaryEmbedding": rotary,
+    "Attention": attention,
     "TensorScatter": tensor_scatter,
 }
 DOMAIN_RULES: dict[str, Callable[[Builder, Any], bool]] = {"StructDecode": struct_decode, "CacheUpdate": cache_update}

@@ -87,8 +87,9 @@ class Value:
         if self.dims == dims:
             return self
         missing = len(dims) - len(self.dims)
-        strides = [0] * missing + [0 if have == 1 != want else stride
-                                   for have, want, stride in zip(self.dims, dims[missing:], self.strides, strict=True)]
+        strides = [0] * missing + [
+            0 if have == 1 != want else stride for have, want, stride in zip(self.dims, dims[missing:], self.strides, strict=True)
+        ]
         return self.view(dims, tuple(strides), self.name)
 
 

@@ -10,16 +10,27 @@ from tenonnx.schema.graph import attributes
 
 _ARITHMETIC = frozenset({FLOAT, INT64, INT32})
 _BINARY = {
-    "Add": ("add", _ARITHMETIC), "Sub": ("sub", _ARITHMETIC), "Mul": ("mul", _ARITHMETIC), "Div": ("div", _ARITHMETIC),
+    "Add": ("add", _ARITHMETIC),
+    "Sub": ("sub", _ARITHMETIC),
+    "Mul": ("mul", _ARITHMETIC),
+    "Div": ("div", _ARITHMETIC),
     "Pow": ("pow", frozenset({FLOAT})),
-    "Equal": ("equal", _ARITHMETIC), "Less": ("less", _ARITHMETIC), "Greater": ("greater", _ARITHMETIC),
-    "LessOrEqual": ("less_equal", _ARITHMETIC), "GreaterOrEqual": ("greater_equal", _ARITHMETIC),
-    "And": ("and", frozenset({BOOL})), "Or": ("or", frozenset({BOOL})),
+    "Equal": ("equal", _ARITHMETIC),
+    "Less": ("less", _ARITHMETIC),
+    "Greater": ("greater", _ARITHMETIC),
+    "LessOrEqual": ("less_equal", _ARITHMETIC),
+    "GreaterOrEqual": ("greater_equal", _ARITHMETIC),
+    "And": ("and", frozenset({BOOL})),
+    "Or": ("or", frozenset({BOOL})),
 }
 _UNARY = {
-    "Neg": ("neg", frozenset({FLOAT, INT64})), "Abs": ("abs", frozenset({FLOAT, INT64})), "Not": ("not", frozenset({BOOL})),
-    **{op: (op.lower(), frozenset({FLOAT})) for op in (
-        "Sqrt", "Reciprocal", "Exp", "Log", "Sin", "Cos", "Tanh", "Sigmoid", "Relu", "Softplus", "Erf")},
+    "Neg": ("neg", frozenset({FLOAT, INT64})),
+    "Abs": ("abs", frozenset({FLOAT, INT64})),
+    "Not": ("not", frozenset({BOOL})),
+    **{
+        op: (op.lower(), frozenset({FLOAT}))
+        for op in ("Sqrt", "Reciprocal", "Exp", "Log", "Sin", "Cos", "Tanh", "Sigmoid", "Relu", "Softplus", "Erf")
+    },
 }
 _CASTS = frozenset({1, 2, 3, 4, 5, 6, 7, 9, 10, 11, 12, 13, 16})  # what the copy kernel converts
 
@@ -137,5 +148,9 @@ def softmax(builder: Builder, node: Any) -> bool:
 RULES: dict[str, Callable[[Builder, Any], bool]] = {
     **dict.fromkeys(_BINARY, binary),
     **dict.fromkeys(_UNARY, unary),
-    "Gelu": gelu, "Swish": swish, "Cast": cast, "Where": where, "Softmax": softmax,
+    "Gelu": gelu,
+    "Swish": swish,
+    "Cast": cast,
+    "Where": where,
+    "Softmax": softmax,
 }

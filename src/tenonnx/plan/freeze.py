@@ -29,10 +29,21 @@ class Freezer:
                 storage = Storage.INPLACE_REUSE
             place = self.placement.owner_of(owner)
             offset = self.placement.offsets.get(id(place), 0)
-            self.rows.append(PlannedValue(
-                like.name, like.elem_type, like.dims, like.strides, storage, root, self.slots.get(id(owner), -1),
-                offset, like.extent, owner.weight, owner.constant,
-            ))
+            self.rows.append(
+                PlannedValue(
+                    like.name,
+                    like.elem_type,
+                    like.dims,
+                    like.strides,
+                    storage,
+                    root,
+                    self.slots.get(id(owner), -1),
+                    offset,
+                    like.extent,
+                    owner.weight,
+                    owner.constant,
+                )
+            )
             if storage is Storage.INPLACE_REUSE:
                 self.rows[root] = replace(self.rows[root], root=self.owner(place, like))
         return self._owners[id(owner)]
@@ -53,20 +64,37 @@ class Freezer:
         else:
             storage = Storage.ALIAS if value.owner.mutable and value.version > 0 else Storage.VIEW
             index = len(self.rows)
-            self.rows.append(PlannedValue(
-                value.name, value.elem_type, value.dims, value.strides, storage, root, row.slot,
-                row.offset + value.offset, value.extent, value.owner.weight, value.owner.constant,
-            ))
+            self.rows.append(
+                PlannedValue(
+                    value.name,
+                    value.elem_type,
+                    value.dims,
+                    value.strides,
+                    storage,
+                    root,
+                    row.slot,
+                    row.offset + value.offset,
+                    value.extent,
+                    value.owner.weight,
+                    value.owner.constant,
+                )
+            )
         self._values[id(value)] = index
         return index
 
     def step(self, step: DraftStep, sync: bool) -> PlannedStep:
         return PlannedStep(
-            step.kernel, step.label,
+            step.kernel,
+            step.label,
             tuple(-1 if value is None else self.value(value) for value in step.inputs),
             tuple(self.value(value) for value in step.outputs),
-            step.ints, step.floats, step.parallel, sync,
-            step.nodes, step.names[0], step.names[1],
+            step.ints,
+            step.floats,
+            step.parallel,
+            sync,
+            step.nodes,
+            step.names[0],
+            step.names[1],
         )
 
 
@@ -85,12 +113,16 @@ def freeze(
     slots = tuple(Slot(name, freezer.value(value), is_output, value.owner.nbytes) for name, value, is_output in bound.values())
     rows = [freezer.step(step, sync) for step, sync in zip(steps, meeting_points(steps, placement), strict=True)]
     results = tuple((name, freezer.value(value)) for name, value in outputs.items())
-    aliases = tuple(
-        (index, row.root) for index, row in enumerate(freezer.rows) if row.storage is Storage.ALIAS
-    )
+    aliases = tuple((index, row.root) for index, row in enumerate(freezer.rows) if row.storage is Storage.ALIAS)
     return ExecutionPlan(
-        values=tuple(freezer.rows), steps=tuple(rows), slots=slots, outputs=results, aliases=aliases, writes=tuple(writes),
-        arena_bytes=placement.arena_bytes, workspace_bytes=placement.workspace_bytes,
+        values=tuple(freezer.rows),
+        steps=tuple(rows),
+        slots=slots,
+        outputs=results,
+        aliases=aliases,
+        writes=tuple(writes),
+        arena_bytes=placement.arena_bytes,
+        workspace_bytes=placement.workspace_bytes,
         cache_bytes=sum(value.owner.nbytes for value in inputs.values() if value.owner.mutable),
         output_bytes=sum(slot.nbytes for slot in slots if slot.is_output),
     )

@@ -69,7 +69,7 @@ def _pack(spans: list[tuple[Owner, int, int]], offsets: dict[int, int]) -> int:
     for owner, first, last in sorted(spans, key=lambda span: -span[0].nbytes):
         size = _aligned(owner.nbytes)
         begin = 0
-        for other_begin, other_end in sorted((b, e) for f, l, b, e in placed if f <= last and first <= l):
+        for other_begin, other_end in sorted((b, e) for born, dead, b, e in placed if born <= last and first <= dead):
             if other_begin - begin >= size:
                 break
             begin = max(begin, other_end)
@@ -112,7 +112,10 @@ def meeting_points(steps: list[DraftStep], placement: Placement) -> list[bool]:
         if step.is_check or step.writes_cache:
             accesses.append(("checks", 0, 1, step.is_check))
         sync = step.kernel is None or any(
-            (written or other_written) and space == other_space and begin < other_end and other_begin < end
+            (written or other_written)
+            and space == other_space
+            and begin < other_end
+            and other_begin < end
             and (step.parallel or other_parallel)
             for space, begin, end, written in accesses
             for other_space, other_begin, other_end, other_written, other_parallel in since

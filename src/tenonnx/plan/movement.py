@@ -7,8 +7,9 @@ from typing import Any
 
 import numpy as np
 
-from tenonnx.plan.builder import INT32, INT64, Builder, Weight, nbytes_of
-from tenonnx.plan.draft import Value
+from tenonnx.plan.builder import INT32, INT64, UINT8, Builder, Weight, nbytes_of
+from tenonnx.plan.draft import Owner, Value, row_major
+from tenonnx.plan.types import Storage, WeightKey
 from tenonnx.schema.graph import attributes
 
 
@@ -17,15 +18,13 @@ def reshape(builder: Builder, node: Any) -> bool:
     source = builder.value(node.input[0])
     name = node.output[0]
     _, dims = builder.type_of(name)
-    if builder.aliases.source(name) is not None:
-        # The same storage under a new name: nothing is written, so the version stays.
-        view = source.reshaped(dims, name)
-        if view is None:
-            return False
-        builder.define(node, view)
-        return True
     view = source.reshaped(dims, name)
-    builder.define(node, view if view is not None else builder.dense(source).reshaped(dims, name))
+    if view is None:
+        if builder.aliases.source(name) is not None:
+            return False  # a copy would not be the declared storage
+        dense = builder.dense(source)
+        view = dense.view(dims, row_major(dims), name)
+    builder.define(node, view)
     return True
 
 
@@ -67,7 +66,7 @@ def split(builder: Builder, node: Any) -> bool:
 def known(builder: Builder, name: str) -> np.ndarray | None:
     """The content of a small initializer or constant, or None where it is not known before the run."""
     found = builder.env.get(name)
-    if not isinstance(found, Value) or found.owner.storage.value != "initializer" or not found.contiguous:
+    if not isinstance(found, Value) or found.owner.storage is not Storage.INITIALIZER or not found.contiguous:
         return None
     if found.owner.constant is not None:
         array = np.asarray(found.owner.constant).reshape(-1)
@@ -86,12 +85,15 @@ def known(builder: Builder, name: str) -> np.ndarray | None:
 def slice_(builder: Builder, node: Any) -> bool:
     """A view, when the bounds are known and every step is positive."""
     source = builder.value(node.input[0])
-    bounds = [known(builder, name) if name else None for name in node.input[1:]]
-    if any(bound is None for bound, name in zip(bounds, node.input[1:], strict=True) if name):
+    bounds = [known(builder, name) for name in node.input[1:] if name]
+    names = [number for number, name in enumerate(node.input[1:]) if name]
+    given = dict(zip(names, bounds, strict=True))
+    starts, ends = given.get(0), given.get(1)
+    if starts is None or ends is None or any(bound is None for bound in bounds):
         return False
-    starts, ends = bounds[0], bounds[1]
-    axes = bounds[2] if len(bounds) > 2 and bounds[2] is not None else np.arange(len(starts))
-    steps = bounds[3] if len(bounds) > 3 and bounds[3] is not None else np.ones(len(starts), np.int64)
+    axes, steps = given.get(2), given.get(3)
+    axes = np.arange(len(starts)) if axes is None else axes
+    steps = np.ones(len(starts), np.int64) if steps is None else steps
     if (steps < 1).any():
         return False
     begin, strides = 0, list(source.strides)
@@ -121,7 +123,9 @@ def gather(builder: Builder, node: Any) -> bool:
     axis = attributes(node).get("axis", 0)
     if indices.elem_type not in (INT64, INT32):
         return False
-    packed = isinstance(data, Weight) and data.layout is not None and not data.transposed and indices.elem_type == INT64 and axis == 0
+    packed = (
+        isinstance(data, Weight) and data.layout is not None and not data.transposed and indices.elem_type == INT64 and axis == 0
+    )
     dims = data.shape if isinstance(data, Weight) and packed else builder.value(node.input[0]).dims
     axis %= len(dims)
     label = builder.label(node)
@@ -138,10 +142,6 @@ def gather(builder: Builder, node: Any) -> bool:
 
 def packed_weight(weight: Weight) -> Value:
     """The bytes of a weight in its compute layout."""
-    from tenonnx.plan.builder import UINT8
-    from tenonnx.plan.draft import Owner, row_major
-    from tenonnx.plan.types import Storage, WeightKey
-
     layout = weight.layout
     nbytes = layout.nbytes(*weight.shape) if layout is not None else 0
     owner = Owner(weight.name, Storage.INITIALIZER, nbytes, weight=WeightKey(weight.name, layout.name if layout else ""))
@@ -185,6 +185,13 @@ def constant(builder: Builder, node: Any) -> bool:
 
 RULES: dict[str, Callable[[Builder, Any], bool]] = {
     **dict.fromkeys(("Reshape", "Squeeze", "Unsqueeze", "Flatten", "Identity"), reshape),
-    "Transpose": transpose, "Expand": expand, "Split": split, "Slice": slice_, "Concat": concat, "Gather": gather,
-    "Shape": shape, "Size": size, "Constant": constant,
+    "Transpose": transpose,
+    "Expand": expand,
+    "Split": split,
+    "Slice": slice_,
+    "Concat": concat,
+    "Gather": gather,
+    "Shape": shape,
+    "Size": size,
+    "Constant": constant,
 }

@@ -42,7 +42,9 @@ class Planner:
         recognizer = Recognizer(self.model)
         for name, value in self.index.main.structs.items():
             if value.type < 0:
-                raise CheckError(f"struct initializer {name!r}: an inline type cannot be decoded in a graph yet; declare it in struct_types")
+                raise CheckError(
+                    f"struct initializer {name!r}: an inline type cannot be decoded in a graph yet; declare it in struct_types"
+                )
             known = recognizer(value.type)
             if known is None:
                 found[name] = Weight(name, self.inference.decoded(name).shape or (), None)
@@ -57,7 +59,7 @@ class Planner:
         found = {}
         for node in scope.nodes:
             if node.domain == DOMAIN and node.op_type == "StructDecode":
-                readers = [scope.nodes[port.node].op_type for port in scope.readers.get(node.output[0], []) if port.index == 0]
+                readers = [scope.nodes[port.node].op_type for port in scope.readers.get(node.output[0], []) if port.slot == 0]
                 weight = self.weights[node.input[0]]
                 if weight.layout is not None and any(reader in ("Gather", "Transpose") for reader in readers):
                     found[weight.name] = weight
@@ -68,9 +70,7 @@ class Planner:
         with self._lock:
             return ShapesContext(self.model, dims, shapes=shapes, inference=self.inference)
 
-    def plan(
-        self, dims: Mapping[str, int] | None = None, *, shapes: Mapping[str, Sequence[int]] | None = None
-    ) -> ExecutionPlan:
+    def plan(self, dims: Mapping[str, int] | None = None, *, shapes: Mapping[str, Sequence[int]] | None = None) -> ExecutionPlan:
         """The verified plan for the given symbols or input shapes.
 
         Raises ``ShapeError``, ``CapacityError``, ``AliasError`` or ``UnsupportedError`` naming the node.

@@ -17,14 +17,18 @@ def foreign(builder: Builder, position: int, node: Any) -> None:
         raise UnsupportedError(f"{label}: this use of {node.op_type} has no kernel; its inputs are {list(node.input)}")
     aliased = [name for name in node.output if builder.aliases.source(name) is not None]
     if aliased:
-        raise UnsupportedError(f"{label}: output {aliased[0]!r} must alias an input, but the node has no native kernel that writes in place")
+        raise UnsupportedError(
+            f"{label}: output {aliased[0]!r} must alias an input, but the node has no native kernel that writes in place"
+        )
     names = [name for name in node.input if name]
     for child in builder.scope.children.get(position, {}).values():
         names += [name for name in child.captured if name in builder.env]
     inputs: list[Value | None] = [builder.dense(builder.value(name)) for name in dict.fromkeys(names)]
     results = [builder.output(node, index) for index, name in enumerate(node.output) if name]
     made = [name for name in node.output if name]
-    builder.step(None, label, inputs, results, nodes=(position,), names=(tuple(dict.fromkeys(names)), tuple(made)), parallel=False)
+    builder.step(
+        None, label, inputs, results, nodes=(position,), names=(tuple(dict.fromkeys(names)), tuple(made)), parallel=False
+    )
     for name, result in zip(made, results, strict=True):
         builder.env[name] = result
 
@@ -45,11 +49,11 @@ def _region(group: list[DraftStep], steps: list[DraftStep], results: list[Value]
     others = (value for step in steps if id(step) not in inside for value in step.inputs if value is not None)
     read_outside = {id(value.owner) for value in (*others, *results)}
     made = {name for step in group for name in step.names[1]}
-    inputs = {
-        name: value for step in group for name, value in zip(step.names[0], step.inputs, strict=True) if name not in made
-    }
+    inputs = {name: value for step in group for name, value in zip(step.names[0], step.inputs, strict=True) if name not in made}
     outputs = {
-        name: value for step in group for name, value in zip(step.names[1], step.outputs, strict=True)
+        name: value
+        for step in group
+        for name, value in zip(step.names[1], step.outputs, strict=True)
         if id(value.owner) in read_outside
     }
     region = DraftStep(None, " + ".join(step.label for step in group), list(inputs.values()), list(outputs.values()))

@@ -98,8 +98,8 @@ def _explain(stuck: list[DraftStep]) -> None:
             owner, update = written[id(value.owner)]
             if step is not update and value.version < max(owner.writers):
                 raise AliasError(
-                    f"{step.label} reads {value.name!r}, the content of cache {owner.name!r} before {update.label}, but depends on "
-                    "a value made from the updated cache; read the updated value, or read the old one earlier"
+                    f"{step.label} reads {value.name!r}, the content of cache {owner.name!r} before {update.label}, but depends "
+                    "on a value made from the updated cache; read the updated value, or read the old one earlier"
                 )
     check = next((step for step in stuck if step.is_check), stuck[0])
     raise UnsupportedError(

@@ -49,32 +49,37 @@ class _Arena:
 
 def verify(plan: ExecutionPlan) -> None:
     """Raise ``AliasError`` naming step and value when the plan breaks a promise of its own."""
-    for value, root in plan.aliases:
-        owner = plan.values[_owner(plan, value)]
+    for alias, root in plan.aliases:
+        owner = plan.values[_owner(plan, alias)]
         if owner is not plan.values[root] or owner.storage is not Storage.INPUT:
-            raise AliasError(f"plan: {plan.values[value].name!r} must share the storage of {plan.values[root].name!r} but does not")
-    writable = {_owner(plan, value) for value, _ in plan.aliases}
-    total = plan.arena_bytes + plan.workspace_bytes
+            names = plan.values[alias].name, plan.values[root].name
+            raise AliasError(f"plan: {names[0]!r} must share the storage of {names[1]!r} but does not")
+    writable = {_owner(plan, alias) for alias, _ in plan.aliases}
     arena = _Arena()
     for number, step in enumerate(plan.steps):
         where = f"plan: step {number} ({step.label})"
         for index in step.inputs:
-            if index < 0 or not _in_arena(plan, plan.values[index]):
-                continue
-            value, content = plan.values[index], _content(plan, index)
-            if not arena.holds(value.offset, value.offset + value.nbytes, content):
+            value = plan.values[index]
+            if index >= 0 and _in_arena(plan, value) and not arena.holds(*_bytes(value), _content(plan, index)):
                 raise AliasError(f"{where} reads {value.name!r} after its bytes were given to another value")
         for index in step.outputs:
-            value = plan.values[index]
-            owner = plan.values[_owner(plan, index)]
-            if owner.storage is Storage.INITIALIZER:
-                raise AliasError(f"{where} writes initializer {owner.name!r}")
-            if owner.storage is Storage.INPUT and _owner(plan, index) not in writable:
-                raise AliasError(f"{where} writes input {owner.name!r}, which the model does not declare READ_WRITE")
-            if _in_arena(plan, value):
-                if value.offset < 0 or value.offset + value.nbytes > total:
-                    raise AliasError(f"{where} writes {value.name!r} outside the arena of {total} bytes")
-                arena.write(value.offset, value.offset + value.nbytes, _content(plan, index))
+            _check_write(plan, index, writable, where)
+            if _in_arena(plan, plan.values[index]):
+                arena.write(*_bytes(plan.values[index]), _content(plan, index))
+
+
+def _bytes(value: PlannedValue) -> tuple[int, int]:
+    return value.offset, value.offset + value.nbytes
+
+
+def _check_write(plan: ExecutionPlan, index: int, writable: set[int], where: str) -> None:
+    value, owner = plan.values[index], plan.values[_owner(plan, index)]
+    if owner.storage is Storage.INITIALIZER:
+        raise AliasError(f"{where} writes initializer {owner.name!r}")
+    if owner.storage is Storage.INPUT and _owner(plan, index) not in writable:
+        raise AliasError(f"{where} writes input {owner.name!r}, which the model does not declare READ_WRITE")
+    if _in_arena(plan, value) and not 0 <= value.offset <= plan.peak_bytes - value.nbytes:
+        raise AliasError(f"{where} writes {value.name!r} outside the arena of {plan.peak_bytes} bytes")
 
 
 def _content(plan: ExecutionPlan, index: int) -> int:

@@ -37,7 +37,9 @@ class InputSpec:
     def read(self, value: Any) -> np.ndarray:
         """A read-only input as a contiguous array; Python numbers stand for scalars."""
         if isinstance(value, Writable):
-            raise BindingError(f"input {self.name!r}: the model declares it READ_ONLY; pass the array itself, not writable(array)")
+            raise BindingError(
+                f"input {self.name!r}: the model declares it READ_ONLY; pass the array itself, not writable(array)"
+            )
         if isinstance(value, (bool, int, float)) and not isinstance(value, np.generic):
             value = np.asarray(value, self.dtype) if np.dtype(type(value)).kind == self.dtype.kind else np.asarray(value)
         if not isinstance(value, (np.ndarray, np.generic)):
@@ -81,7 +83,9 @@ def named_inputs(specs: Mapping[str, InputSpec], given: Mapping[str, Any], fed: 
         if name not in specs:
             raise BindingError(f"the model has no input {name!r}; its inputs are {', '.join(specs)}")
         if name in fed:
-            raise BindingError(f"input {name!r}: the cache provides it, and it is given as well; leave it out, or bind arrays yourself")
+            raise BindingError(
+                f"input {name!r}: the cache provides it, and it is given as well; leave it out, or bind arrays yourself"
+            )
     missing = [name for name in specs if name not in given and name not in fed]
     if missing:
         raise BindingError(f"missing inputs: {', '.join(missing)}; the model takes {', '.join(specs)}")

@@ -27,7 +27,16 @@ class Executable:
         self._fixed = _fixed_arrays(plan, weights)
         values = [self._value_row(number) for number in range(len(plan.values))]
         steps = [
-            (step.kernel, step.label, list(step.inputs), list(step.outputs), list(step.ints), list(step.floats), step.parallel, step.sync)
+            (
+                step.kernel,
+                step.label,
+                list(step.inputs),
+                list(step.outputs),
+                list(step.ints),
+                list(step.floats),
+                step.parallel,
+                step.sync,
+            )
             for step in plan.steps
         ]
         self._program = Program(values, steps, plan.peak_bytes, [slot.nbytes for slot in plan.slots])
@@ -75,7 +84,9 @@ class Executable:
             for value, root in self.plan.aliases:
                 where = slots[self.plan.values[root].slot]
                 if lease.address(value) - self.plan.values[value].offset != where:
-                    raise AliasError(f"output {self.plan.values[value].name!r} is not at the address of {self.plan.values[root].name!r}")
+                    raise AliasError(
+                        f"output {self.plan.values[value].name!r} is not at the address of {self.plan.values[root].name!r}"
+                    )
         finally:
             lease.close()
 
@@ -84,11 +95,13 @@ class Executable:
         if code != _POSITION_FAULT:
             return BindingError(f"{label}: index {found} at element {where} is outside {low}..{high}; nothing was written")
         if found < 0:
-            return CapacityError(f"{label}: position {found} of batch row {where} is negative; expected 0..{high}. Nothing was written")
+            return CapacityError(
+                f"{label}: position {found} of batch row {where} is negative; expected 0..{high}. Nothing was written"
+            )
         write = next(write for write in self.plan.writes if write.label == label)
         return CapacityError(
-            f"{label}: position {found} + {write.rows} new rows of batch row {where} passes the cache's capacity of {write.capacity}; "
-            "allocate a longer cache, or truncate it. Nothing was written"
+            f"{label}: position {found} + {write.rows} new rows of batch row {where} passes the cache's capacity of "
+            f"{write.capacity}; allocate a longer cache, or truncate it. Nothing was written"
         )
 
 
@@ -96,6 +109,8 @@ def _fixed_arrays(plan: ExecutionPlan, weights: Weights) -> dict[int, np.ndarray
     found: dict[int, np.ndarray] = {}
     for number, row in enumerate(plan.values):
         owner = plan.values[row.root] if row.storage is Storage.VIEW else row
-        if owner.storage is Storage.INITIALIZER:
-            found[number] = owner.constant if owner.constant is not None else weights.array(owner.weight)
+        if owner.weight is not None:
+            found[number] = weights.array(owner.weight)
+        elif owner.constant is not None:
+            found[number] = owner.constant
     return found

@@ -32,7 +32,9 @@ def session_options(threads: int) -> Any:
 class Region:
     """One region step made runnable."""
 
-    def __init__(self, plan: ExecutionPlan, step: PlannedStep, index: ModelIndex, fixed: dict[int, np.ndarray], threads: int) -> None:
+    def __init__(
+        self, plan: ExecutionPlan, step: PlannedStep, index: ModelIndex, fixed: dict[int, np.ndarray], threads: int
+    ) -> None:
         import onnxruntime
 
         self._label = step.label

@@ -113,7 +113,9 @@ class Session:
             if not spec.mutable:
                 continue
             if name not in self._updates or spec.symbol.dims is None:
-                raise UnsupportedError(f"input {name!r}: no CacheUpdate says along which axis it grows; allocate and bind it yourself")
+                raise UnsupportedError(
+                    f"input {name!r}: no CacheUpdate says along which axis it grows; allocate and bind it yourself"
+                )
             axis, batch_axis, _ = self._updates[name]
             shape = []
             for index, dim in enumerate(spec.symbol.dims):
@@ -126,7 +128,9 @@ class Session:
                     raise ShapeError(f"input {name!r}: dimension {index} ({dim}) is not known; give it with dims=")
                 shape.append(value)
             if shape[axis] < context:
-                raise ShapeError(f"context {context}: input {name!r} is declared with a capacity of {shape[axis]}; ask for at most that")
+                raise ShapeError(
+                    f"context {context}: input {name!r} is declared with a capacity of {shape[axis]}; ask for at most that"
+                )
             specs[name] = CacheSpec(spec.symbol.elem_type, tuple(shape), axis)
         if not specs:
             raise UnsupportedError("the model declares no READ_WRITE input, so it has no cache; run it without one")
@@ -226,7 +230,8 @@ class Session:
             for weight in self._weights.extents():
                 if mine.overlaps(weight):
                     raise ImmutableStorageError(
-                        f"{mine.name!r} is bound to the storage of initializer {weight.name!r}, which is never written; allocate an array for it"
+                        f"{mine.name!r} is bound to the storage of initializer {weight.name!r}, which is never written; "
+                        "allocate an array for it"
                     )
 
     def _cache_arrays(self, cache: Cache) -> dict[str, np.ndarray]:
@@ -235,7 +240,9 @@ class Session:
                 continue
             array = cache.arrays.get(name)
             if array is None or array.dtype != spec.dtype or array.ndim != len(spec.symbol.dims or ()):
-                raise BindingError(f"the cache has no tensor that fits input {name!r} ({spec.symbol}); make it with this session's new_cache()")
+                raise BindingError(
+                    f"the cache has no tensor that fits input {name!r} ({spec.symbol}); make it with this session's new_cache()"
+                )
         return cache.arrays
 
     def _positions(self, cache: Cache) -> dict[str, np.ndarray]:
@@ -260,5 +267,5 @@ def _thread_count(threads: int | str) -> int:
     if threads == "auto":
         return default_threads()
     if isinstance(threads, bool) or not isinstance(threads, (int, np.integer)) or not 1 <= threads <= 256:
-        raise UnsupportedError(f"threads={threads!r}: expected \"auto\" or a number from 1 to 256")
+        raise UnsupportedError(f'threads={threads!r}: expected "auto" or a number from 1 to 256')
     return int(threads)

@@ -64,7 +64,9 @@ class Weights:
         payload, expected = struct_payload(value, self._root), self._sizes[value.type]
         if payload.size != expected:
             kind = self._planner.model.struct_types[value.type].name or f"struct_types[{value.type}]"
-            raise PayloadError(f"struct value {value.name!r}: {kind} takes {expected} bytes, found {payload.size}; convert the model again")
+            raise PayloadError(
+                f"struct value {value.name!r}: {kind} takes {expected} bytes, found {payload.size}; convert the model again"
+            )
         return payload
 
     def _packed(self, key: WeightKey, value: Any, payload: np.ndarray) -> np.ndarray:
@@ -73,7 +75,9 @@ class Weights:
         if layout is None or layout.name != key.layout:
             raise UnsupportedError(f"struct value {key.name!r} does not repack to layout {key.layout!r}")
         packed = Buffer(layout.nbytes(*weight.shape), "weight").array()
-        run_kernel(packer(self._planner.formats[key.name]), [_flat(payload)], [_flat(packed)], list(weight.shape), threads=self._threads)
+        run_kernel(
+            packer(self._planner.formats[key.name]), [_flat(payload)], [_flat(packed)], list(weight.shape), threads=self._threads
+        )
         return packed
 
     def _dense(self, value: Any, payload: np.ndarray) -> np.ndarray:

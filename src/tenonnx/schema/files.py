@@ -155,7 +155,7 @@ def _copy_external(model: Any, root: DataRoot, location: str, side: BinaryIO, pr
         data = root.read(f"value {value.name!r}", value.external_data)
         side.write(b"\0" * (-side.tell() % _ALIGNMENT))
         offset = side.tell()
-        side.write(memoryview(data))
+        side.write(data.data)
         _point(value, location, offset, data.size)
         if progress is not None:
             progress(data.size)

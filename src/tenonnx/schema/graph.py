@@ -13,10 +13,10 @@ from tenonnx.errors import CheckError
 
 
 class Port(NamedTuple):
-    """One input or output of a node: the node's position in its scope, and the port's index on it."""
+    """One input or output of a node: the node's position in its scope, and the slot it has there."""
 
     node: int
-    index: int
+    slot: int
 
 
 class Scope:

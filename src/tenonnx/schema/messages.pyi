@@ -34,18 +34,23 @@ class StructTypeProto(Any):
         class Component(Any):
             name: str
             bit_width: int
+
         component: MutableSequence[Component]
         dimension: int
+
     class Array(Any):
         element_type: TypeProto
         dimension: int
+
     class Field(Any):
         name: str
         type: TypeProto
         constant: TensorProto
         doc_string: str
+
     class Structure(Any):
         field: MutableSequence[StructTypeProto.Field]
+
     array: Array
     structure: Structure
     bit_packing: BitPacking
@@ -87,6 +92,7 @@ class TypeProto(onnx.TypeProto):
         allowed_quantized_type: MutableSequence[int]
         elem_type: int
         shape: TensorShapeProto
+
     struct_type: StructTypeProto
     quantized_tensor_type: QuantizedTensor
 

@@ -28,9 +28,7 @@ class Inference:
         self._decoded: dict[int, SymTensor] = {}
         self.skeleton = Skeleton(model, self.decoded)
         self.inputs: dict[str, Symbol | None] = {
-            value.name: symbol_of(value.type)
-            for value in model.graph.input
-            if value.name not in self.index.main.initializers
+            value.name: symbol_of(value.type) for value in model.graph.input if value.name not in self.index.main.initializers
         }
 
     def decoded(self, name: str) -> SymTensor:
@@ -116,7 +114,9 @@ class ShapesContext:
             tensors = [symbol for symbol in pair if isinstance(symbol, SymTensor)]
             if len(tensors) == 2:
                 where = self._scope.describe(alias.node)
-                merged = _merged(tensors[0], tensors[1], f"{where}: output {alias.output!r} must share the storage of {alias.source!r}")
+                merged = _merged(
+                    tensors[0], tensors[1], f"{where}: output {alias.output!r} must share the storage of {alias.source!r}"
+                )
                 self._symbols[alias.output] = self._symbols[alias.source] = merged
             elif len(tensors) == 1:
                 self._symbols[alias.output] = self._symbols[alias.source] = tensors[0]

@@ -56,7 +56,9 @@ def check_update(scope: Scope, position: int, lookup: Lookup) -> None:
     axis, batch_axis = update_axes(node, len(cache.dims), where)
     for index, (have, want) in enumerate(zip(values.dims, cache.dims, strict=True)):
         if index != axis and not _dims_agree(have, want):
-            raise ShapeError(f"{where}: values {values} and cache {cache} differ in dimension {index}, which the update does not run along")
+            raise ShapeError(
+                f"{where}: values {values} and cache {cache} differ in dimension {index}, which the update does not run along"
+            )
     if start.elem_type != INT64 or (start.dims is not None and len(start.dims) > 1):
         raise ShapeError(f"{where}: position {node.input[2]!r} is {start}; expected INT64[] or INT64[batch]")
     if start.dims and not _dims_agree(start.dims[0], cache.dims[batch_axis]):

@@ -105,14 +105,16 @@ class Skeleton:
             self._node(node, graph, set())
 
     def infer(self, inputs: dict[str, SymTensor]) -> Any:
-        """A stock GraphProto with inferred value_info, for the given types of graph inputs; ``ShapeError`` when they do not fit."""
+        """A stock GraphProto with inferred value_info, for these input types; ``ShapeError`` when they do not fit."""
         from onnx import shape_inference
 
         for value in self.proto.graph.input:
             if value.name in inputs:
                 set_tensor_type(value, inputs[value.name])
         try:
-            inferred = shape_inference.infer_shapes(self.proto.SerializeToString(), check_type=True, strict_mode=True, data_prop=True)
+            inferred = shape_inference.infer_shapes(
+                self.proto.SerializeToString(), check_type=True, strict_mode=True, data_prop=True
+            )
         except Exception as error:  # onnx raises types of its own, and RuntimeError, for the same kind of finding
             raise ShapeError(f"shape inference: {str(error).strip()}; give inputs whose types and dimensions fit") from error
         return inferred.graph

@@ -82,7 +82,7 @@ def dims_of(shape: Any) -> tuple[Dim, ...]:
 def symbol_of(type_proto: Any) -> Symbol | None:
     """The symbol of a TypeProto; None for a type that says nothing or has no symbol (opaque, sparse)."""
     kind = type_proto.WhichOneof("value")
-    value = getattr(type_proto, kind) if kind else None
+    value: Any = getattr(type_proto, kind) if kind else None
     if kind == "tensor_type":
         return SymTensor(value.elem_type, dims_of(value.shape) if value.HasField("shape") else None)
     if kind == "struct_type":
