@@ -75,6 +75,26 @@ def test_a_tensor_in_another_file_is_never_opened(place):
     refused(model, CheckError, "keeps a tensor in another file")
 
 
+def test_four_billion_blocks_are_not_listed_one_by_one():
+    model = ModelProto(ir_version=11)
+    root = structs.declare(model, structs.catalogue["Q4_1"], (2**20, 2**17))
+    function = model.functions[0]
+    function.node.add(op_type="Neg", input=[function.output[0]], output=["negated"])
+    function.output[0] = "negated"
+    assert list(check_structs(model)) == []
+    assert structs.logical_shape(model, root) == [2**20, 2**17]
+
+
+def test_names_that_are_no_text():
+    model = calling("y = Cast<to = 1>(x)")
+    field = model.struct_types.add().structure.field.add(name="ab")
+    field.type.CopyFrom(model.struct_types[0].array.element_type)
+    broken = ModelProto.FromString(model.SerializeToString().replace(b"\n\x02ab", b"\n\x02\xff\xfe"))
+    assert [finding.rule for finding in check_structs(broken)] == ["field-names-are-unique"]
+    with pytest.raises(CheckError, match="is not UTF-8"):
+        structs.view(b"x", 1, broken.struct_types)
+
+
 def test_attributes_that_nothing_sets():
     model = calling("y = Cast<to = 1>(x)")
     model.struct_types[0].decoder.attribute.append("alpha")

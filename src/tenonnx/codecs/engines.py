@@ -33,7 +33,9 @@ def _onnxruntime(model: Any, where: str) -> Runner:
     options.log_severity_level = 4
     # A decoder runs once per value, so nothing pays for optimization, and its operators are to be taken as they are written.
     options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
-    session = onnxruntime.InferenceSession(model.SerializeToString(), options, providers=["CPUExecutionProvider"])
+    providers = ["CPUExecutionProvider"]
+    # Its own fallback would only try the same again, and print that it does.
+    session = onnxruntime.InferenceSession(model.SerializeToString(), options, providers=providers, enable_fallback=0)
     types = [info.type.tensor_type.elem_type for info in model.graph.input]
 
     def run(leaves: Sequence[np.ndarray]) -> np.ndarray:

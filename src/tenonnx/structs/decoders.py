@@ -30,7 +30,7 @@ def signature_faults(decoder: Any, places: Sequence[Leaf]) -> Iterator[str]:
     if len(decoder.output) != 1:
         yield f"gives {len(decoder.output)} outputs; expected the one logical value"
     if decoder.attribute:
-        yield f"takes the attributes {', '.join(decoder.attribute)}, which nothing sets; give them defaults"
+        yield f"takes the attributes {', '.join(map(str, decoder.attribute))}, which nothing sets; give them defaults"
 
 
 def bodies(function: Any) -> Iterator[Any]:
@@ -137,7 +137,8 @@ def inferred_type(decoder: Any, places: Sequence[Leaf], local: Local, where: str
     import onnx
 
     try:
-        inferred = onnx.shape_inference.infer_shapes(decoder_model(decoder, places, local), strict_mode=True, data_prop=True)
+        # Without data propagation: it would list every element of a leaf of rank 1.
+        inferred = onnx.shape_inference.infer_shapes(decoder_model(decoder, places, local), strict_mode=True)
     except TenonnxError as error:
         raise type(error)(f"{where}: {error}") from error
     except Exception as error:  # onnx raises its own InferenceError, and others for malformed nodes

@@ -122,7 +122,8 @@ class Format:
         if blocks.shape[0] != math.prod(grid):
             found, expected = blocks.shape[0] * self.nbytes, math.prod(grid) * self.nbytes
             raise PayloadError(f"{self.name}: shape {list(shape)} takes {expected} bytes, found {found}")
-        return self._ungrid(self.formula(*blocks.leaves()), grid).reshape(tuple(shape))
+        with np.errstate(all="ignore"):  # infinite and NaN scales are values like any other
+            return self._ungrid(self.formula(*blocks.leaves()), grid).reshape(tuple(shape))
 
     def encode(self, array: ArrayLike) -> np.ndarray:
         """UINT8[n]: the blocks of a float array; ``UnsupportedError`` for a format that has no encoder."""
