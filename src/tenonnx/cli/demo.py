@@ -63,22 +63,24 @@ def demo() -> None:
     updated = run(writable(cache), 5)
     changed = np.flatnonzero((before != cache).any(axis=(0, 1, 2, 4)))
     written = np.count_nonzero(before != cache) * cache.itemsize
+    grown = ledger()["cache"]["total"] - allocated
     kept, plain, frozen = cache.copy(), cache.copy(), cache.copy()
     frozen.flags.writeable = False
+    overflow = _refusal(lambda: run(writable(cache), CAPACITY - 1))
+    not_writable = _refusal(lambda: run(plain, 5))
+    read_only = _refusal(lambda: run(writable(frozen), 5))
+    harmed = sum(np.count_nonzero(array != kept) for array in (cache, plain, frozen)) * cache.itemsize
     for title, line in (
         ("declared", f"cache: FLOAT16{list(cache.shape)}, READ_WRITE; {cache.nbytes:,} bytes"),
         ("", "CacheUpdate(cache, values, position) -> updated_cache; output 0 MUST_ALIAS input 0"),
         ("address", f"{_address(cache):#x} bound as cache"),
-        ("", f"{_address(updated):#x} returned as updated_cache: {_verdict(_address(cache) == _address(updated), 'the same')}"),
+        ("", f"{_address(updated):#x} returned as updated_cache: {_same(cache, updated)}"),
         ("written", f"{written:,} of {cache.nbytes:,} bytes: positions {changed.min()} to {changed.max()}, all else unchanged"),
-        ("ledger", f"{ledger()['cache']['total'] - allocated:,} cache bytes allocated by the run"),
-        ("refused", f"overflow: {_refusal(lambda: run(writable(cache), CAPACITY - 1))}"),
-        ("", f"plain array: {_refusal(lambda: run(plain, 5))}"),
-        ("", f"read-only array: {_refusal(lambda: run(writable(frozen), 5))}"),
-        (
-            "after",
-            f"{sum(np.count_nonzero(array != kept) for array in (cache, plain, frozen))} elements changed by the refused runs",
-        ),
+        ("ledger", f"{grown:,} cache bytes allocated by the run"),
+        ("refused", f"overflow: {overflow}"),
+        ("", f"plain array: {not_writable}"),
+        ("", f"read-only array: {read_only}"),
+        ("", f"{harmed} bytes changed by the three"),
     ):
         print(f"{title:9} {line}")
 
@@ -87,8 +89,10 @@ def _address(array: np.ndarray) -> int:
     return int(array.__array_interface__["data"][0])
 
 
-def _verdict(holds: bool, word: str) -> str:
-    return word if holds else fail(f"the demonstration found a broken contract: expected {word}")
+def _same(bound: np.ndarray, returned: np.ndarray) -> str:
+    if _address(bound) != _address(returned):
+        fail("the demonstration found a broken contract: the updated cache lies elsewhere")
+    return "the same"
 
 
 def _refusal(call: Callable[[], object]) -> str:
