@@ -1,8 +1,12 @@
 #include "core/isa.hpp"
 
+#include <cstdlib>
+
 namespace tenonnx {
 
-Isa host_isa() {
+namespace {
+
+Isa detect() {
 #ifdef TENONNX_X86_KERNELS
   __builtin_cpu_init();
   const bool avx2 = __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") && __builtin_cpu_supports("f16c");
@@ -13,6 +17,18 @@ Isa host_isa() {
 #else
   return Isa::portable;
 #endif
+}
+
+}  // namespace
+
+Isa host_isa() {
+  static const Isa best = [] {
+    const Isa found = detect();
+    const char* asked = std::getenv("TENONNX_ISA");
+    Isa wanted;
+    return asked != nullptr && parse_isa(asked, &wanted) && wanted < found ? wanted : found;
+  }();
+  return best;
 }
 
 const char* isa_name(Isa isa) {
