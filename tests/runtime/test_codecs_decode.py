@@ -56,6 +56,16 @@ def test_view_with_formula_onnxruntime_and_reference_agree_to_the_bit(name, shap
     np.testing.assert_array_equal(engines_agree(model, root, leaves).view(np.uint32), found.view(np.uint32))
 
 
+def test_a_known_format_starts_no_engine(monkeypatch):
+    def refuse(*_):
+        raise AssertionError("an engine was started")
+
+    monkeypatch.setitem(codecs.decode.__globals__, "runner", refuse)
+    model = ModelProto(ir_version=11)
+    root = declare(model, catalogue["Q4_0"], (2, 32))
+    assert codecs.decode(value_of(bytes(36), root), model).shape == (2, 32)
+
+
 def test_a_changed_decoder_is_run_and_not_the_known_formula():
     model = ModelProto(ir_version=11)
     root = declare(model, catalogue["Q8_0"], (2, 32))
