@@ -168,7 +168,7 @@ def test_agrees_with_the_reference_evaluator(run, causal, lengths, kind, softcap
         feeds["mask"] = mask
     if lengths is not None:
         feeds["lengths"] = lengths = np.array(lengths, np.int64)
-    names = ["q", "k", "v", "mask" if "mask" in feeds else "", "", "", "lengths" if "lengths" in feeds else ""]
+    names = [name if name in feeds else "" for name in ("q", "k", "v", "mask", "past_k", "past_v", "lengths")]
     attributes = {"is_causal": causal, "scale": 0.3, **({"softcap": softcap} if softcap else {})}
     node = onnx.helper.make_node("Attention", names, ["y"], **attributes)
     types = {np.dtype(np.float32): 1, np.dtype(np.bool_): 9, np.dtype(np.int64): 7}
