@@ -17,7 +17,8 @@ constexpr int64_t rounded(int64_t n, int64_t step) { return (n + step - 1) / ste
 
 // c += a [kBlockRows, depth] · b [depth, N vectors]; rows lie lda, ldb and ldc elements apart.
 template <int N>
-TENONNX_INLINE void multiply_block(const float* a, int64_t lda, const float* b, int64_t ldb, float* c, int64_t ldc, int64_t depth) {
+TENONNX_INLINE void multiply_block(const float* a, int64_t lda, const float* b, int64_t ldb, float* c, int64_t ldc,
+    int64_t depth) {
   Vec total[kBlockRows][N];
   for (int r = 0; r < kBlockRows; ++r)
     for (int v = 0; v < N; ++v) total[r][v] = load(c + r * ldc + v * kLanes);
@@ -34,7 +35,8 @@ TENONNX_INLINE void multiply_block(const float* a, int64_t lda, const float* b, 
 }
 
 // rows is a multiple of kBlockRows, columns of kLanes.
-void multiply(const float* a, int64_t lda, const float* b, int64_t ldb, float* c, int64_t ldc, int64_t rows, int64_t columns, int64_t depth) {
+void multiply(const float* a, int64_t lda, const float* b, int64_t ldb, float* c, int64_t ldc, int64_t rows, int64_t columns,
+    int64_t depth) {
   int64_t column = 0;
   for (; column + kBlockVectors * kLanes <= columns; column += kBlockVectors * kLanes)
     for (int64_t r = 0; r < rows; r += kBlockRows)

@@ -76,17 +76,19 @@ static inline std::string check_attention(const Args& a, int outputs) {
   REQUIRE(q.rank == 4 && float_rows(q), "q is %s, expected FLOAT[b,heads,n,head] of unit stride on the last axis", describe(q));
   REQUIRE(k.rank == 4 && cache_type(k.dtype) && unit_last(k) && k.dims[0] == q.dims[0] && k.dims[3] == q.dims[3],
           "k is %s for q %s: FLOAT, FLOAT16 or BFLOAT16 of the same batch and head size expected", describe(k), describe(q));
-  REQUIRE(v.rank == 4 && cache_type(v.dtype) && unit_last(v) && v.dims[0] == k.dims[0] && v.dims[1] == k.dims[1] && v.dims[2] == k.dims[2],
+  REQUIRE(v.rank == 4 && cache_type(v.dtype) && unit_last(v) && v.dims[0] == k.dims[0] && v.dims[1] == k.dims[1] &&
+          v.dims[2] == k.dims[2],
           "v is %s for k %s: FLOAT, FLOAT16 or BFLOAT16 of the same batch, heads and length expected", describe(v), describe(k));
-  REQUIRE(k.dims[1] > 0 && q.dims[1] % k.dims[1] == 0, "%lld heads of k do not divide the %lld of q", static_cast<long long>(k.dims[1]),
-          static_cast<long long>(q.dims[1]));
+  REQUIRE(k.dims[1] > 0 && q.dims[1] % k.dims[1] == 0, "%lld heads of k do not divide the %lld of q",
+          static_cast<long long>(k.dims[1]), static_cast<long long>(q.dims[1]));
   REQUIRE(q.dims[3] <= kMaxHead && v.dims[3] <= kMaxHead, "head sizes %lld and %lld, expected up to %lld",
           static_cast<long long>(q.dims[3]), static_cast<long long>(v.dims[3]), static_cast<long long>(kMaxHead));
   if (a.has(3)) {
     const Tensor& mask = a.in[3];
     bool fits = mask.rank == 4 && (mask.dtype == DType::Float || mask.dtype == DType::Bool) && mask.dims[3] <= k.dims[2];
     for (int i = 0; fits && i < 3; ++i) fits = mask.dims[i] == q.dims[i];
-    REQUIRE(fits, "mask is %s for q %s and k %s: a FLOAT or BOOL view [b,heads,n,total] expected", describe(mask), describe(q), describe(k));
+    REQUIRE(fits, "mask is %s for q %s and k %s: a FLOAT or BOOL view [b,heads,n,total] expected", describe(mask), describe(q),
+            describe(k));
   }
   REQUIRE(!a.has(4) || (a.in[4].dtype == DType::Int64 && a.in[4].rank == 1 && a.in[4].dims[0] == q.dims[0]),
           "lengths are %s, expected INT64[%lld]", describe(a.in[4]), static_cast<long long>(q.dims[0]));
@@ -95,9 +97,10 @@ static inline std::string check_attention(const Args& a, int outputs) {
 
 static inline std::string check_attended(const Args& a, const Tensor& y) {
   const Tensor &q = a.in[0], &v = a.in[2];
-  REQUIRE(y.rank == 4 && float_rows(y) && y.dims[0] == q.dims[0] && y.dims[1] == q.dims[1] && y.dims[2] == q.dims[2] && y.dims[3] == v.dims[3],
-          "output is %s for q %s and v %s: FLOAT[b,heads,n,value] of unit stride on the last axis expected", describe(y), describe(q),
-          describe(v));
+  REQUIRE(y.rank == 4 && float_rows(y) && y.dims[0] == q.dims[0] && y.dims[1] == q.dims[1] && y.dims[2] == q.dims[2] &&
+          y.dims[3] == v.dims[3],
+          "output is %s for q %s and v %s: FLOAT[b,heads,n,value] of unit stride on the last axis expected", describe(y),
+          describe(q), describe(v));
   return {};
 }
 
@@ -119,7 +122,8 @@ static inline void apply_mask(const Tensor& mask, int64_t b, int64_t h, int64_t 
 // scores of one query with keys [first, first + Keys) become softmax logits, -inf where a key takes no part. Returns the
 // largest. `seen` is what the query sees.
 template <int64_t Keys>
-static inline float finish_scores(const AttentionShape& s, int64_t b, int64_t h, int64_t i, KeyRange seen, int64_t first, float* scores) {
+static inline float finish_scores(const AttentionShape& s, int64_t b, int64_t h, int64_t i, KeyRange seen, int64_t first,
+    float* scores) {
   if (s.softcap > 0) {
     for (int64_t j = 0; j < Keys; j += kLanes) store(scores + j, tanh(load(scores + j) / s.softcap) * s.softcap);
   }

@@ -77,8 +77,8 @@ void score(const float* q, int64_t padded, const T* k, int64_t stride, int64_t h
 
 // out[r] = sum over j of weights[r][j] · v[j], columns [column, column + N vectors); the last vector may be a short one.
 template <int R, int N, bool Short, typename T>
-TENONNX_INLINE void weigh_columns(const float* weights, const T* v, int64_t stride, int64_t keys, float* const (&out)[R], int64_t column,
-                           int64_t width) {
+TENONNX_INLINE void weigh_columns(const float* weights, const T* v, int64_t stride, int64_t keys, float* const (&out)[R],
+    int64_t column, int64_t width) {
   Vec total[R][N] = {};
   for (int64_t j = 0; j < keys; ++j) {
     Vec value[N];
@@ -182,7 +182,8 @@ void run_partial(const Args& a, int64_t begin, int64_t end) {
 std::string validate_combine(const Args& a) {
   REQUIRE_OK(check_call(a, {1, 2, 1, 1, 1, 0}));
   const Tensor& y = a.out[0];
-  REQUIRE(y.rank == 4 && float_rows(y), "output is %s, expected FLOAT[b,heads,n,value] of unit stride on the last axis", describe(y));
+  REQUIRE(y.rank == 4 && float_rows(y), "output is %s, expected FLOAT[b,heads,n,value] of unit stride on the last axis",
+          describe(y));
   REQUIRE(a.ints[0] >= 0 && workspace_fits(a.in[0], size_of_dims(y, 0, 3), a.ints[0], y.dims[3]),
           "workspace is %s, too small for %s over %lld keys", describe(a.in[0]), describe(y), static_cast<long long>(a.ints[0]));
   REQUIRE(!a.has(1) || (a.in[1].dtype == DType::Int64 && a.in[1].rank == 1 && a.in[1].dims[0] == y.dims[0]),

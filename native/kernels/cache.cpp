@@ -20,17 +20,19 @@ std::string validate_update(const Args& a) {
   const Tensor &cache = a.in[0], &values = a.in[1], &position = a.in[2], &updated = a.out[0];
   const int64_t axis = a.ints[0], batch_axis = a.ints[1];
   REQUIRE(axis >= 0 && axis < cache.rank && batch_axis >= 0 && batch_axis < cache.rank && axis != batch_axis,
-          "axis %lld and batch_axis %lld are not two axes of %s", static_cast<long long>(axis), static_cast<long long>(batch_axis),
-          describe(cache));
+          "axis %lld and batch_axis %lld are not two axes of %s", static_cast<long long>(axis),
+          static_cast<long long>(batch_axis), describe(cache));
   bool same = same_dims(cache, updated) && cache.dtype == updated.dtype;
-  for (int i = 0; same && i < cache.rank; ++i) same = cache.dims[i] <= 1 || cache.strides[i] == updated.strides[i] || cache.empty();
+  for (int i = 0; same && i < cache.rank; ++i)
+    same = cache.dims[i] <= 1 || cache.strides[i] == updated.strides[i] || cache.empty();
   REQUIRE(same, "output %s is not the same view as the cache %s", describe(updated), describe(cache));
   bool fits = values.rank == cache.rank;
   for (int i = 0; fits && i < cache.rank; ++i) fits = i == axis || values.dims[i] == cache.dims[i];
   REQUIRE(fits, "values are %s, the cache %s: they may differ along axis %lld only", describe(values), describe(cache),
           static_cast<long long>(axis));
   REQUIRE(scalar_or_vector(position, DType::Int64) && (position.rank == 0 || position.dims[0] == cache.dims[batch_axis]),
-          "position is %s, expected an INT64 scalar or INT64[%lld]", describe(position), static_cast<long long>(cache.dims[batch_axis]));
+          "position is %s, expected an INT64 scalar or INT64[%lld]", describe(position),
+          static_cast<long long>(cache.dims[batch_axis]));
   return {};
 }
 

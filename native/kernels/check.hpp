@@ -35,8 +35,10 @@ static inline std::string check_view(const char* side, int index, const Tensor& 
   int64_t elements = 1, extent = 1, bytes;
   for (int i = 0; i < t.rank; ++i) {
     REQUIRE(t.dims[i] >= 0, "%s %d is %s: a dim is negative", side, index, describe(t));
-    REQUIRE(t.strides[i] >= 0, "%s %d has the negative stride %lld on axis %d", side, index, static_cast<long long>(t.strides[i]), i);
-    REQUIRE(!written || t.dims[i] <= 1 || t.strides[i] > 0 || t.empty(), "output %d repeats elements: its stride on axis %d is 0", index, i);
+    REQUIRE(t.strides[i] >= 0, "%s %d has the negative stride %lld on axis %d", side, index,
+            static_cast<long long>(t.strides[i]), i);
+    REQUIRE(!written || t.dims[i] <= 1 || t.strides[i] > 0 || t.empty(),
+            "output %d repeats elements: its stride on axis %d is 0", index, i);
     int64_t reach;
     const int64_t last = t.dims[i] > 0 ? t.dims[i] - 1 : 0;
     const bool fits = !__builtin_mul_overflow(elements, t.dims[i] > 0 ? t.dims[i] : 1, &elements) &&

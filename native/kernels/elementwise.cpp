@@ -60,7 +60,9 @@ void run_float(const Args& a, int64_t begin, int64_t end, F f) {
   const Walk<2> walk = walk_unary(a);
   const float* x = a.in[0].as<const float>();
   float* y = a.out[0].as<float>();
-  walk.run(begin, end, [&](const int64_t* at, int64_t n) { vector_row(x + at[0], walk.stride(0), y + at[1], walk.stride(1), n, f); });
+  walk.run(begin, end, [&](const int64_t* at, int64_t n) {
+    vector_row(x + at[0], walk.stride(0), y + at[1], walk.stride(1), n, f);
+  });
 }
 
 template <typename T, typename F>

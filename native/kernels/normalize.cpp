@@ -48,12 +48,14 @@ std::string validate_rms_norm(const Args& a) {
   REQUIRE_OK(check_call(a, {2, 3, 1, 2, 0, 1}));
   const Tensor &x = a.in[0], &scale = a.in[1];
   REQUIRE(float_rows(x) && float_rows(a.out[0]) && same_dims(x, a.out[0]),
-          "x is %s, the output %s: FLOAT of the same dims expected, unit stride on the last axis", describe(x), describe(a.out[0]));
+          "x is %s, the output %s: FLOAT of the same dims expected, unit stride on the last axis", describe(x),
+          describe(a.out[0]));
   REQUIRE(float_rows(scale) && scale.rank == 1 && scale.dims[0] == x.dims[x.rank - 1],
           "scale is %s, expected FLOAT[%lld] of unit stride", describe(scale), static_cast<long long>(x.dims[x.rank - 1]));
   REQUIRE(a.has(2) == (a.n_out == 2), "a residual and an output for the sum go together");
   REQUIRE(!a.has(2) || (float_rows(a.in[2]) && float_rows(a.out[1]) && same_dims(a.in[2], x) && same_dims(a.out[1], x)),
-          "residual %s or sum %s: FLOAT of the dims of x expected, unit stride on the last axis", describe(a.in[2]), describe(a.out[1]));
+          "residual %s or sum %s: FLOAT of the dims of x expected, unit stride on the last axis", describe(a.in[2]),
+          describe(a.out[1]));
   return {};
 }
 
@@ -78,7 +80,8 @@ void run_rms_norm(const Args& a, int64_t begin, int64_t end) {
 std::string validate_softmax(const Args& a) {
   REQUIRE_OK(check_call(a, {1, 1, 1, 1, 0, 0}));
   REQUIRE(float_rows(a.in[0]) && float_rows(a.out[0]) && same_dims(a.in[0], a.out[0]),
-          "x is %s, the output %s: FLOAT of the same dims expected, unit stride on the last axis", describe(a.in[0]), describe(a.out[0]));
+          "x is %s, the output %s: FLOAT of the same dims expected, unit stride on the last axis", describe(a.in[0]),
+          describe(a.out[0]));
   return {};
 }
 

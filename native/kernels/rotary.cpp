@@ -17,13 +17,15 @@ std::string validate_table(const Args& a) {
   REQUIRE_OK(check_call(a, {2, 2, 2, 2, 0, 1}));
   const Tensor &ids = a.in[0], &frequencies = a.in[1];
   REQUIRE(ids.dtype == DType::Int64 && ids.contiguous(), "position_ids are %s, expected contiguous INT64", describe(ids));
-  REQUIRE(float_rows(frequencies) && frequencies.rank == 1, "inv_freq is %s, expected FLOAT[h] of unit stride", describe(frequencies));
+  REQUIRE(float_rows(frequencies) && frequencies.rank == 1, "inv_freq is %s, expected FLOAT[h] of unit stride",
+          describe(frequencies));
   for (int k = 0; k < 2; ++k) {
     const Tensor& out = a.out[k];
-    bool fits = out.dtype == DType::Float && out.contiguous() && out.rank == ids.rank + 1 && out.dims[ids.rank] == frequencies.dims[0];
+    bool fits = out.dtype == DType::Float && out.contiguous() && out.rank == ids.rank + 1 &&
+        out.dims[ids.rank] == frequencies.dims[0];
     for (int i = 0; fits && i < ids.rank; ++i) fits = out.dims[i] == ids.dims[i];
-    REQUIRE(fits, "output %d is %s, expected contiguous FLOAT of the dims of position_ids %s and %lld", k, describe(out), describe(ids),
-            static_cast<long long>(frequencies.dims[0]));
+    REQUIRE(fits, "output %d is %s, expected contiguous FLOAT of the dims of position_ids %s and %lld", k, describe(out),
+            describe(ids), static_cast<long long>(frequencies.dims[0]));
   }
   return {};
 }
@@ -65,7 +67,8 @@ std::string validate_rotary(const Args& a) {
   REQUIRE_OK(check_call(a, {3, 3, 1, 1, 3, 0}));
   const Tensor &x = a.in[0], &out = a.out[0];
   REQUIRE((x.rank == 3 || x.rank == 4) && float_rows(x) && float_rows(out) && same_dims(x, out),
-          "x is %s, the output %s: FLOAT of the same 3 or 4 dims expected, unit stride on the last axis", describe(x), describe(out));
+          "x is %s, the output %s: FLOAT of the same 3 or 4 dims expected, unit stride on the last axis", describe(x),
+          describe(out));
   REQUIRE(x.rank == 4 || (a.ints[1] > 0 && x.dims[2] % a.ints[1] == 0), "%lld heads do not divide the last dim of %s",
           static_cast<long long>(a.ints[1]), describe(x));
   const Shape shape(a);
@@ -74,7 +77,8 @@ std::string validate_rotary(const Args& a) {
           static_cast<long long>(shape.head));
   for (int k = 1; k < 3; ++k) {
     const Tensor& t = a.in[k];
-    REQUIRE(float_rows(t) && t.rank == 3 && t.dims[0] == shape.batch && t.dims[1] == shape.tokens && t.dims[2] == shape.rotated / 2,
+    REQUIRE(float_rows(t) && t.rank == 3 && t.dims[0] == shape.batch && t.dims[1] == shape.tokens &&
+            t.dims[2] == shape.rotated / 2,
             "input %d is %s, expected FLOAT[%lld,%lld,%lld] of unit stride on the last axis", k, describe(t),
             static_cast<long long>(shape.batch), static_cast<long long>(shape.tokens), static_cast<long long>(shape.rotated / 2));
   }

@@ -112,6 +112,19 @@ def test_a_long_prompt_of_grouped_heads_through_transposed_views(run, isa):
 
 @both
 @isas
+@pytest.mark.parametrize("length", [128, 129, 130, 131, 132, 257, 259])
+def test_a_window_that_begins_anywhere_in_a_chunk(run, isa, length):
+    rng = np.random.default_rng(4)
+    q, y = rng.normal(size=(1, 4, 1, 16)).astype(np.float32), np.zeros((1, 4, 1, 16), np.float32)
+    k, v = rng.normal(size=(2, 1, 1, 260, 16)).astype(np.float16)
+    lengths = np.array([length], np.int64)
+    run(q, k, v, None, lengths, y, [1, 127], [0.25, 0.0], 1, isa)
+    expected = oracle.attention(q, k, v, None, lengths, True, 127, 0.25)
+    np.testing.assert_allclose(y, expected, rtol=1e-5, atol=1e-6)
+
+
+@both
+@isas
 @pytest.mark.parametrize("size", [256, 511, 512])
 def test_large_heads(run, isa, size):
     rng = np.random.default_rng(2)
@@ -155,7 +168,7 @@ def test_agrees_with_the_reference_evaluator(run, causal, lengths, kind, softcap
         feeds["mask"] = mask
     if lengths is not None:
         feeds["lengths"] = lengths = np.array(lengths, np.int64)
-    names = ["q", "k", "v", "mask" if kind != "none" else "", "", "", "lengths" if lengths is not None else ""]
+    names = [name if name in feeds else "" for name in ("q", "k", "v", "mask", "past_k", "past_v", "lengths")]
     attributes = {"is_causal": causal, "scale": 0.3, **({"softcap": softcap} if softcap else {})}
     node = onnx.helper.make_node("Attention", names, ["y"], **attributes)
     types = {np.dtype(np.float32): 1, np.dtype(np.bool_): 9, np.dtype(np.int64): 7}

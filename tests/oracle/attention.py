@@ -14,7 +14,7 @@ def attention(
     scale: float = 1.0,
     softcap: float = 0.0,
 ) -> np.ndarray:
-    """q [b, H, n, head], k and v [b, KV, capacity, head or value], mask [b, H, n, total] → y [b, H, n, value]."""
+    """q [b, H, n, head], k [b, KV, capacity, head], v [b, KV, capacity, value], mask [b, H, n, total]."""
     batch, heads, n, _ = q.shape
     kv_heads, capacity = k.shape[1:3]
     y = np.zeros((batch, heads, n, v.shape[3]))

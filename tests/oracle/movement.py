@@ -6,7 +6,7 @@ import numpy as np
 
 
 def cast(x: np.ndarray, dtype: np.dtype) -> np.ndarray:
-    """ONNX Cast; where the standard leaves a real number out of an integer's range undefined: saturated, NaN is 0."""
+    """ONNX Cast; a real number out of an integer's range (undefined there) saturates, NaN is 0."""
     target = np.dtype(dtype)
     if target == np.bool_:
         return x != 0
@@ -26,7 +26,10 @@ def _truncate(value: float, limits: np.iinfo) -> int:
     return min(max(int(value), limits.min), limits.max)
 
 
-def cache_update(cache: np.ndarray, values: np.ndarray, position: np.ndarray, axis: int, batch_axis: int) -> np.ndarray:
+def cache_update(
+    cache: np.ndarray, values: np.ndarray, position: np.ndarray, axis: int, batch_axis: int
+) -> np.ndarray:
+    """Rows of the batch whose window does not fit are left as they are."""
     updated, n = cache.copy(), values.shape[axis]
     for row in range(cache.shape[batch_axis]):
         at = int(position if position.ndim == 0 else position[row])
