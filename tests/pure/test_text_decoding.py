@@ -61,6 +61,8 @@ def test_the_leading_space_follows_from_the_prompt():
     tokens = tokenizer.encode("the the", add_bos=False)
     assert streamed(tokenizer, tokens[1:], tokens[:1])[0] == " the"
     assert streamed(tokenizer, tokens[1:], [BOS])[0] == "the"
+    # A prompt that ends in byte tokens: four of them would start inside of a character.
+    assert streamed(tokenizer, tokens[1:], tokenizer.encode("🎉€"))[0] == " the"
 
 
 @given(text=st.text("ab", max_size=30), stops=st.lists(st.text("ab", min_size=1, max_size=4), max_size=3), data=st.data())
@@ -84,6 +86,11 @@ def test_a_stop_string_holds_back_only_what_may_become_it():
     stopper = StopStrings(["\nUser:"])
     assert [stopper.push(piece) for piece in ("Hi", " there\nUs", "ed", "\nUser", ":")] == ["Hi", " there", "\nUsed", "", ""]
     assert stopper.found and stopper.finish() == ""
+
+
+def test_of_several_stop_strings_the_first_in_the_text_ends_it():
+    stopper = StopStrings(["b", "a"])
+    assert stopper.push("xaxb") == "x" and stopper.found
 
 
 def test_an_empty_stop_string_is_refused():

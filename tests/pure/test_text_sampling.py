@@ -70,7 +70,9 @@ def test_frequencies_follow_the_tempered_probabilities():
 
 
 def test_equal_logits_are_kept_by_id():
-    assert _most_probable(np.zeros(50, np.float32), Sampling(top_k=7, top_p=1, min_p=0)).tolist() == list(range(7))
+    logits = np.random.default_rng(0).integers(0, 3, 5000).astype(np.float32)
+    kept = _most_probable(logits, Sampling(top_k=3000, top_p=1, min_p=0))
+    assert kept.tolist() == sorted(range(5000), key=lambda i: (-logits[i], i))[:3000]
 
 
 def test_the_repeat_penalty_divides_positive_and_multiplies_negative_logits_once():

@@ -1,7 +1,7 @@
 """A model's tokenizer, special tokens and chat template, as its metadata carries them.
 
 Metadata keys: ``tenonnx.tokenizer`` (a tokenizer.json), ``tenonnx.special_tokens`` (JSON: ids "bos", "eos" (a list), "unk",
-"pad", and booleans "add_bos", "add_eos") and ``tenonnx.chat_template`` (Jinja; absent in a base model).
+"pad", and the boolean "add_bos") and ``tenonnx.chat_template`` (Jinja; absent in a base model).
 """
 
 from __future__ import annotations
@@ -33,7 +33,6 @@ class Tokenizer:
         self.bos: int | None = special.get("bos")
         self.eos: frozenset[int] = frozenset(special.get("eos") or ())
         self._add_bos = bool(special.get("add_bos"))
-        self._add_eos = bool(special.get("add_eos"))
         self._special = special
         self._chat_template = chat_template
 
