@@ -118,7 +118,9 @@ def llama_bench(program: str, model: str, threads: int) -> Measure:
 def compare(args: argparse.Namespace, threads: int) -> dict[str, dict[str, float]]:
     """Medians of both engines and of the ratios, per kind."""
     ours = Process("tenonnx", args, threads)
-    other: Measure = llama_bench(args.llama_bench, args.model, threads) if args.llama_bench else Process("llama.cpp", args, threads)
+    other: Measure = (
+        llama_bench(args.llama_bench, args.model, threads) if args.llama_bench else Process("llama.cpp", args, threads)
+    )
     results: dict[str, dict[str, float]] = {}
     for kind, count in (("prompt", args.prompt), ("decode", args.decode)):
         for engine in (ours, other):
@@ -157,7 +159,9 @@ def main() -> None:
         serve(args.serve, args.model, int(args.threads), max(args.prompt, args.decode) + 8)
         return
     figures: dict[str, dict[str, dict[str, float]]] = {}
-    print(f"{'threads':>7} {'what':>12} {'tenonnx':>9} {'llama.cpp':>9}  ratio (min–max)   tokens/s, median of {args.rounds} rounds")
+    print(
+        f"{'threads':>7} {'what':>12} {'tenonnx':>9} {'llama.cpp':>9}  ratio (min–max)   tokens/s, median of {args.rounds} rounds"
+    )
     for threads in map(int, args.threads.split(",")):
         figures[str(threads)] = compare(args, threads)
         for what, row in figures[str(threads)].items():

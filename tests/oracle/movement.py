@@ -26,9 +26,7 @@ def _truncate(value: float, limits: np.iinfo) -> int:
     return min(max(int(value), limits.min), limits.max)
 
 
-def cache_update(
-    cache: np.ndarray, values: np.ndarray, position: np.ndarray, axis: int, batch_axis: int
-) -> np.ndarray:
+def cache_update(cache: np.ndarray, values: np.ndarray, position: np.ndarray, axis: int, batch_axis: int) -> np.ndarray:
     """Rows of the batch whose window does not fit are left as they are."""
     updated, n = cache.copy(), values.shape[axis]
     for row in range(cache.shape[batch_axis]):
