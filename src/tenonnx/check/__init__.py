@@ -24,10 +24,10 @@ def check(model: Any, data_root: str | os.PathLike[str] | None = None) -> list[D
     the lengths that the model states rather than with their files.
     """
     if isinstance(model, (str, os.PathLike)):
-        from tenonnx.schema.files import load
+        from tenonnx.schema.files import data_folder, load
 
-        path = os.fspath(model)
-        return check(load(path), os.path.dirname(path) or "." if data_root is None else data_root)
+        loaded = load(model)
+        return check(loaded, data_folder(loaded, model) if data_root is None else data_root)
     found = list(check_structs(model, None if data_root is None else DataRoot(data_root)))
     try:
         index = ModelIndex(model)

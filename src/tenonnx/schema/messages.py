@@ -8,6 +8,9 @@ from __future__ import annotations
 
 from typing import Any
 
+from google.protobuf.message import DecodeError
+
+from tenonnx.errors import PayloadError
 from tenonnx.schema.descriptors import message_class
 
 ModelProto = message_class("ModelProto")
@@ -34,8 +37,15 @@ OptionalProto = message_class("OptionalProto")
 
 
 def from_onnx(message: Any) -> Any:
-    """The same message as one of this module's classes, from a message of the stock onnx package."""
-    return message_class(message.DESCRIPTOR.full_name.removeprefix("onnx.")).FromString(message.SerializeToString())
+    """The same message as one of this module's classes, from a message of the stock onnx package.
+
+    Raises ``PayloadError`` for text that is not UTF-8, which stock onnx lets through.
+    """
+    name = message.DESCRIPTOR.full_name
+    try:
+        return message_class(name.removeprefix("onnx.")).FromString(message.SerializeToString())
+    except DecodeError as error:
+        raise PayloadError(f"the {name} cannot be read: {error}; export the model again") from error
 
 
 def to_onnx(message: Any) -> Any:
