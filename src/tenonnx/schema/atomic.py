@@ -55,6 +55,7 @@ class _Draft:
                     os.replace(self._former, self.path)
                 else:
                     os.unlink(self.path)
+        self.forget()
 
     def forget(self) -> None:
         """Let the replaced file go."""
