@@ -52,8 +52,13 @@ def tensor_array(tensor: Any, root: DataRoot, where: str | None = None) -> np.nd
         if inline:
             raise PayloadError(f"{where}: has both {inline[0]} and external_data; keep one")
         return _elements(root.read(where, tensor.external_data), tensor, where)
-    if tensor.HasField("raw_data") and tensor.data_type in dtypes.BY_NUMBER:
+    kind = dtypes.BY_NUMBER.get(tensor.data_type)
+    if kind is not None and tensor.HasField("raw_data"):
         return _elements(np.frombuffer(tensor.raw_data, np.uint8), tensor, where)
+    # onnx's own reader lets packed nibbles and pairs run on past the last element.
+    if kind is not None and kind.bits in (2, 4) and len(tensor.int32_data) != _packed_bytes(tensor, kind):
+        expected, found = _packed_bytes(tensor, kind), len(tensor.int32_data)
+        raise PayloadError(f"{where}: dims {list(tensor.dims)} of {kind.name} take {expected} bytes of int32_data, found {found}")
     return _decoded(to_onnx(tensor), where)
 
 
@@ -91,10 +96,14 @@ def _check_dims(tensor: Any, where: str) -> None:
         raise PayloadError(f"{where}: dims {dims} are more elements than memory can address; the model is damaged")
 
 
+def _packed_bytes(tensor: Any, kind: dtypes.ScalarType) -> int:
+    return -(-math.prod(tensor.dims) * kind.bits // 8)
+
+
 def _elements(data: np.ndarray, tensor: Any, where: str) -> np.ndarray:
     """``data`` as the tensor's elements, when it is exactly as long as dims and element type say."""
     kind = dtypes.scalar(tensor.data_type, where)
-    expected = -(-math.prod(tensor.dims) * kind.bits // 8)
+    expected = _packed_bytes(tensor, kind)
     if data.size != expected:
         raise PayloadError(
             f"{where}: dims {list(tensor.dims)} of {kind.name} take {expected} bytes, found {data.size}; "
