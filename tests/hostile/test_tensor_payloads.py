@@ -93,6 +93,14 @@ def test_dims_that_no_memory_has(dims, kind, field):
         tensor_array(tensor, DataRoot(None))
 
 
+@pytest.mark.parametrize("dims", [[0, 2**62], [2**40, 0, 2**40], [0, 2**63 - 1]], ids=str)
+def test_no_elements_of_dims_that_no_memory_has(dims):
+    """No byte is missing, and still no array of this shape exists."""
+    for tensor in (TensorProto(name="w", data_type=1, dims=dims, raw_data=b""), TensorProto(name="w", data_type=1, dims=dims)):
+        with pytest.raises(PayloadError, match="more elements than memory can address"):
+            tensor_array(tensor, DataRoot(None))
+
+
 @pytest.mark.parametrize("kind", [0, 29, 99, -1, 2**31 - 1])
 @pytest.mark.parametrize("field", ["raw_data", "float_data", "external_data"])
 def test_an_element_type_that_is_none(tmp_path, kind, field):

@@ -16,7 +16,7 @@ STRUCT, PACK = RNG.bytes(4096), RNG.bytes(2000)
 
 
 def small_model():
-    """y = x + a: initializers a and b, a structured value, a pack, and a tensor inside a branch and inside a node."""
+    """y = x + a: initializers a and b, a structured value, a pack; tensors in branches, nodes and functions."""
     model = ModelProto(ir_version=11)
     model.opset_import.add(version=20)
     graph = model.graph
@@ -32,6 +32,10 @@ def small_model():
     branch.node.add(op_type="Constant", output=["k"]).attribute.add(name="value", type=4).t.CopyFrom(
         from_onnx(numpy_helper.from_array(WEIGHTS["b"], "constant"))
     )
+    function = model.functions.add(domain="d", name="F", input=["c"])
+    body = function.node.add(op_type="If", input=["c"], output=["y"]).attribute.add(name="then_branch", type=5).g
+    body.initializer.append(from_onnx(numpy_helper.from_array(WEIGHTS["a"], "deep")))
+    function.attribute_proto.add(name="default", type=4).t.CopyFrom(from_onnx(numpy_helper.from_array(WEIGHTS["b"], "default")))
     model.compiled_tensors.add(source_name="a").value.raw_data = PACK
     model.compiled_tensors[0].value.type = 0
     return model
@@ -46,6 +50,9 @@ def contents(model, folder):
     branch = model.graph.node[1].attribute[0].g
     found["inner"] = tensor_array(branch.initializer[0], root).tobytes()
     found["constant"] = tensor_array(branch.node[0].attribute[0].t, root).tobytes()
+    function = model.functions[0]
+    found["deep"] = tensor_array(function.node[0].attribute[0].g.initializer[0], root).tobytes()
+    found["default"] = tensor_array(function.attribute_proto[0].t, root).tobytes()
     return found
 
 

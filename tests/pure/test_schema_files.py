@@ -116,8 +116,8 @@ def test_external_data_of_another_folder_is_refused_before_anything_is_written(t
 
 def test_a_copy_takes_every_payload_along(tmp_path):
     model = external_model(tmp_path)
-    constant = model.graph.node[1].attribute[0].g.node[0].attribute[0].t
-    constant.CopyFrom(model.graph.initializer[1])  # also a tensor of a node lies in the file
+    for tensor in (model.graph.node[1].attribute[0].g.node[0].attribute[0].t, model.functions[0].attribute_proto[0].t):
+        tensor.CopyFrom(model.graph.initializer[1])  # tensors of attributes may lie in the file too
     (tmp_path / "other").mkdir()
     copied = []
     save(model, tmp_path / "other" / "new.onnx", data_root=tmp_path, progress=copied.append)
@@ -163,7 +163,7 @@ def test_a_threshold_keeps_external_data_of_other_files(tmp_path):
 
 def test_a_model_over_the_limit_goes_to_a_side_file(tmp_path, monkeypatch):
     model = small_model()
-    del model.graph.node[1]
+    del model.graph.node[1], model.functions[:]
     monkeypatch.setattr(files, "PROTOBUF_LIMIT", model.ByteSize())
     save(model, tmp_path / "fits.onnx")
     assert not (tmp_path / "fits.onnx.data").exists()
