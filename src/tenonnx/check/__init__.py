@@ -13,6 +13,7 @@ from tenonnx.check.structs import check_structs
 from tenonnx.errors import CheckError, TenonnxError
 from tenonnx.schema.external import DataRoot
 from tenonnx.schema.graph import ModelIndex
+from tenonnx.schema.messages import as_model
 
 __all__ = ["Diagnostic", "check", "raise_errors"]
 
@@ -28,6 +29,7 @@ def check(model: Any, data_root: str | os.PathLike[str] | None = None) -> list[D
 
         loaded = load(model)
         return check(loaded, data_folder(loaded, model) if data_root is None else data_root)
+    model = as_model(model)
     found = list(check_structs(model, None if data_root is None else DataRoot(data_root)))
     try:
         index = ModelIndex(model)

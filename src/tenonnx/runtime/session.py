@@ -21,6 +21,7 @@ from tenonnx.runtime.executable import Executable
 from tenonnx.runtime.weights import Weights
 from tenonnx.schema.external import DataRoot
 from tenonnx.schema.files import data_folder, load
+from tenonnx.schema.messages import as_model
 from tenonnx.shapes import SymTensor
 
 _PLANS_KEPT = 64
@@ -53,7 +54,7 @@ class Session:
         _option("packs", packs, ("auto", "off"))
         _option("engine", engine, ("auto", "native"))
         _option("formats", formats, ("any", "strict"))
-        self.model = model
+        self.model = model = as_model(model)
         self.threads = _thread_count(threads)
         root = DataRoot(data_root)
         raise_errors(model)

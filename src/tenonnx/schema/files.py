@@ -13,7 +13,7 @@ from google.protobuf.message import DecodeError, EncodeError
 from tenonnx.errors import CheckError, PayloadError, UnsupportedError
 from tenonnx.schema.atomic import replacing, replacing_all
 from tenonnx.schema.external import DataRoot, map_file, parse_external
-from tenonnx.schema.messages import ModelProto, TensorProto
+from tenonnx.schema.messages import ModelProto, TensorProto, as_model
 from tenonnx.schema.payload import INLINE_FIELDS, is_external, raw_bytes
 
 PROTOBUF_LIMIT = 2**31 - 1  # bytes of one serialized message
@@ -131,7 +131,7 @@ def save(
 
     Raises ``PayloadError`` when a file cannot be written or external data is not where the saved model would look.
     """
-    path = Path(path)
+    model, path = as_model(model), Path(path)
     side = path.with_name(path.name + ".data")
     root = DataRoot(path.parent if data_root is None else data_root)
     check_external(model, root)
