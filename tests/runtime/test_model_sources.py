@@ -61,6 +61,15 @@ def test_another_data_root(path, tmp_path):
     assert runs(tmp_path / "alone.onnx", data_root=tmp_path / "real")
 
 
+def test_a_check_looks_at_external_tensors(path, tmp_path):
+    path.with_name("m.onnx.data").write_bytes(bytes(15))
+    assert [(found.rule, found.where) for found in tenonnx.check(path)] == [("tensor-is-exact", "tensor 'w'")]
+    assert tenonnx.check(tenonnx.load(path)) == [], "a model in memory has no folder to look in"
+    wrong = stock_model()
+    wrong.graph.initializer[0].dims[0] = 5
+    assert [found.rule for found in tenonnx.check(wrong)] == ["tensor-is-exact"]
+
+
 def test_a_linked_weight_file_is_refused(path, tmp_path):
     data = path.with_name("m.onnx.data")
     data.rename(tmp_path / "elsewhere")

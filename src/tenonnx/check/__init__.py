@@ -10,6 +10,7 @@ from tenonnx.check.alias import check_aliases
 from tenonnx.check.diagnostics import Diagnostic
 from tenonnx.check.standard import check_standard
 from tenonnx.check.structs import check_structs
+from tenonnx.check.tensors import check_tensors
 from tenonnx.errors import CheckError, TenonnxError
 from tenonnx.schema.external import DataRoot
 from tenonnx.schema.graph import ModelIndex
@@ -30,7 +31,8 @@ def check(model: Any, data_root: str | os.PathLike[str] | None = None) -> list[D
         loaded = load(model)
         return check(loaded, data_folder(loaded, model) if data_root is None else data_root)
     model = as_model(model)
-    found = list(check_structs(model, None if data_root is None else DataRoot(data_root)))
+    root = None if data_root is None else DataRoot(data_root)
+    found = [*check_structs(model, root), *check_tensors(model, root)]
     try:
         index = ModelIndex(model)
     except TenonnxError as error:
