@@ -163,7 +163,8 @@ def _negate(model, root):
 
 
 def _other_constant(model, root):
-    model.functions[0].node[0].attribute[0].ints[0] = -1
+    constant = next(node for node in model.functions[0].node if node.op_type == "Constant")
+    constant.attribute[0].t.raw_data = np.array([-1], np.int64).tobytes()
 
 
 def _other_shape(model, root):
@@ -222,19 +223,7 @@ TILES = Format(
     "TILES",
     structure("TILES", d=f16[2], qs=bits(lo=4, hi=4)[4]),
     (2, 4),
-    """(d, lo, hi) => (decoded) {
-      rows = Constant<value_ints = [-1, 2, 4]>()
-      axis = Constant<value_ints = [2]>()
-      l = Unsqueeze(lo, axis)
-      h = Unsqueeze(hi, axis)
-      pairs = Concat<axis = 2>(l, h)
-      codes = Reshape(pairs, rows)
-      wide = Cast<to = 1>(codes)
-      scale = Cast<to = 1>(d)
-      column = Unsqueeze(scale, axis)
-      decoded = Mul(wide, column)
-    }""",
-    lambda d, lo, hi: np.stack((lo, hi), -1).reshape(-1, 2, 4).astype(np.float32) * d.astype(np.float32)[..., None],
+    lambda x: np.stack((x.qs.lo, x.qs.hi), -1).reshape(-1, 2, 4).astype(np.float32) * x.d.astype(np.float32)[..., None],
 )
 
 

@@ -83,54 +83,20 @@ CODEBOOK = Format(
     "CODEBOOK3",
     structure("CODEBOOK3", table=f16[8], codes=bits(c0=3, c1=3, c2=3, c3=3, c4=3, c5=3, c6=3, c7=3)[4]),
     (32,),
-    """(table, c0, c1, c2, c3, c4, c5, c6, c7) => (decoded) {
-      axis = Constant<value_ints = [2]>()
-      row = Constant<value_ints = [-1, 32]>()
-      u0 = Unsqueeze(c0, axis)
-      u1 = Unsqueeze(c1, axis)
-      u2 = Unsqueeze(c2, axis)
-      u3 = Unsqueeze(c3, axis)
-      u4 = Unsqueeze(c4, axis)
-      u5 = Unsqueeze(c5, axis)
-      u6 = Unsqueeze(c6, axis)
-      u7 = Unsqueeze(c7, axis)
-      columns = Concat<axis = 2>(u0, u1, u2, u3, u4, u5, u6, u7)
-      codes = Reshape(columns, row)
-      indices = Cast<to = 7>(codes)
-      wide = Cast<to = 1>(table)
-      decoded = GatherElements<axis = 1>(wide, indices)
-    }""",
-    lambda table, *codes: np.take_along_axis(table.astype(np.float32), np.stack(codes, 2).reshape(len(table), 32).astype(int), 1),
+    lambda x: np.take_along_axis(
+        x.table.astype(np.float32), np.stack(x.codes.leaves(), 2).reshape(-1, 32).astype(np.int64), axis=1
+    ),
 )
 
-# Eight rows of 32 columns; a byte holds two neighbouring columns of one row, four columns of all rows come together.
+
+def interleaved(x):
+    """Eight rows of 32 columns; a byte holds two neighbouring columns of one row, four columns of all rows come together."""
+    codes = np.stack((x.qs.lo, x.qs.hi), 2).reshape(-1, 8, 8, 4).transpose(0, 2, 1, 3).reshape(-1, 8, 32)
+    return codes.astype(np.float32) * x.d.astype(np.float32)[..., None] + x.m.astype(np.float32)[..., None]
+
+
 INTERLEAVED = Format(
-    "INTERLEAVED8X32",
-    structure("INTERLEAVED8X32", d=f16[8], m=f16[8], qs=bits(lo=4, hi=4)[128]),
-    (8, 32),
-    """(d, m, lo, hi) => (decoded) {
-      axis = Constant<value_ints = [2]>()
-      groups = Constant<value_ints = [-1, 8, 8, 4]>()
-      rows = Constant<value_ints = [-1, 8, 32]>()
-      low = Unsqueeze(lo, axis)
-      high = Unsqueeze(hi, axis)
-      pairs = Concat<axis = 2>(low, high)
-      grouped = Reshape(pairs, groups)
-      turned = Transpose<perm = [0, 2, 1, 3]>(grouped)
-      codes = Reshape(turned, rows)
-      wide = Cast<to = 1>(codes)
-      scale = Cast<to = 1>(d)
-      minimum = Cast<to = 1>(m)
-      column = Unsqueeze(scale, axis)
-      offset = Unsqueeze(minimum, axis)
-      scaled = Mul(wide, column)
-      decoded = Add(scaled, offset)
-    }""",
-    lambda d, m, lo, hi: (
-        np.stack((lo, hi), 2).reshape(-1, 8, 8, 4).transpose(0, 2, 1, 3).reshape(-1, 8, 32).astype(np.float32)
-        * d.astype(np.float32)[..., None]
-        + m.astype(np.float32)[..., None]
-    ),
+    "INTERLEAVED8X32", structure("INTERLEAVED8X32", d=f16[8], m=f16[8], qs=bits(lo=4, hi=4)[128]), (8, 32), interleaved
 )
 
 

@@ -28,14 +28,17 @@ def runner(model: Any, where: str) -> Runner:
 
 def _onnxruntime(model: Any, where: str) -> Runner:
     import onnxruntime
+    from onnx.inliner import inline_local_functions
 
+    # It refuses some element types as the input of a function that passes them on to another one.
+    inlined = inline_local_functions(model)
     options = onnxruntime.SessionOptions()
     options.log_severity_level = 4
     # A decoder runs once per value, so nothing pays for optimization, and its operators are to be taken as they are written.
     options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
     providers = ["CPUExecutionProvider"]
     # Its own fallback would only try the same again, and print that it does.
-    session = onnxruntime.InferenceSession(model.SerializeToString(), options, providers=providers, enable_fallback=0)
+    session = onnxruntime.InferenceSession(inlined.SerializeToString(), options, providers=providers, enable_fallback=0)
     types = [info.type.tensor_type.elem_type for info in model.graph.input]
 
     def run(leaves: Sequence[np.ndarray]) -> np.ndarray:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -18,7 +18,10 @@ from tenonnx.structs.builder import tensor_type, to_proto
 from tenonnx.structs.layout import Leaf, leaves
 from tenonnx.structs.packing import pack_leaves
 from tenonnx.structs.physical import Array, Node, Tensor
+from tenonnx.structs.tracing import trace
 from tenonnx.structs.view import View, view_node
+
+Leaves = Mapping[str, Any] | Sequence[Any]
 
 
 @dataclass(frozen=True, eq=False)
@@ -26,16 +29,19 @@ class Format:
     """A block format: how ``nbytes`` bytes stand for a block of ``block_shape`` FLOAT values.
 
     A tensor is an array of blocks in row-major order of the grid that its trailing dimensions divide into; a block of rank 0
-    is one scalar. ``formula`` maps the leaves of N blocks, each [N, …], to FLOAT[N, *block_shape]; ``quantize`` maps
-    FLOAT[N, *block_shape] to their leaves without constants, where the format has an encoder.
+    is one scalar.
+
+    ``decoder`` is a NumPy function from a view of N blocks (each leaf [N, …], constants without N) to FLOAT[N, *block_shape],
+    which ``function`` states in ONNX operators; or that ONNX function itself: a FunctionProto, an object with
+    ``to_function_proto()``, or text in ONNX's syntax, ``(d, lo, hi) => (decoded) {…}``. ``quantize``, where there is one, maps
+    FLOAT[N, *block_shape] to the leaves without constants, by name or in declaration order.
     """
 
     name: str
     block_type: Node
     block_shape: tuple[int, ...]
-    decoder_text: str
-    formula: Callable[..., np.ndarray]
-    quantize: Callable[[np.ndarray], Sequence[np.ndarray]] | None = None
+    decoder: Any
+    quantize: Callable[[np.ndarray], Leaves] | None = None
 
     @property
     def nbytes(self) -> int:
@@ -50,7 +56,18 @@ class Format:
     @cached_property
     def function(self) -> Any:
         """F, the decoder of N blocks, as a FunctionProto of the domain ``tenonnx.formats``."""
-        return functions.parse(self.name, self.decoder_text)
+        if isinstance(self.decoder, str):
+            return functions.parse(self.name, self.decoder)
+        if hasattr(self.decoder, "to_function_proto") or not callable(self.decoder):
+            return functions.adopted(self.name, self.decoder)
+        return trace(self.name, self.decoder, self.leaves, self.block_shape)
+
+    @cached_property
+    def formula(self) -> Callable[..., np.ndarray]:
+        """What decodes a view of N blocks: the decoder itself, or F run by onnx's reference evaluator."""
+        if callable(self.decoder) and not hasattr(self.decoder, "to_function_proto"):
+            return self.decoder
+        return functions.evaluated(self.function)
 
     @cached_property
     def normal_form(self) -> tuple[Any, ...]:
@@ -89,10 +106,10 @@ class Format:
         root = StructTypeProto(name=f"{self.name}{list(shape)}")
         root.array.dimension = self.blocks(shape)
         root.array.element_type.CopyFrom(self._block_reference(block_index))
-        root.decoder.CopyFrom(self.decoder(shape))
+        root.decoder.CopyFrom(self.root_decoder(shape))
         return root
 
-    def decoder(self, shape: Sequence[int]) -> Any:
+    def root_decoder(self, shape: Sequence[int]) -> Any:
         """The decoder of a tensor of ``shape`` as a FunctionProto: a call of F, and a Reshape."""
         paths = [leaf.path or "values" for leaf in self.leaves]
         return functions.root_decoder(self.name, paths, self.block_shape, self.grid(shape), shape)
@@ -123,14 +140,16 @@ class Format:
             found, expected = blocks.shape[0] * self.nbytes, math.prod(grid) * self.nbytes
             raise PayloadError(f"{self.name}: shape {list(shape)} takes {expected} bytes, found {found}")
         with np.errstate(all="ignore"):  # infinite and NaN scales are values like any other
-            return self._ungrid(self.formula(*blocks.leaves()), grid).reshape(tuple(shape))
+            return self._ungrid(self.formula(blocks.value()), grid).reshape(tuple(shape))
 
     def encode(self, array: ArrayLike) -> np.ndarray:
         """UINT8[n]: the blocks of a float array; ``UnsupportedError`` for a format that has no encoder."""
         if self.quantize is None:
             raise UnsupportedError(f"{self.name} has no encoder; compute its leaves and use pack(shape, **leaves)")
         values = np.asarray(array, np.float32)
-        return self._packed(values.shape, list(self.quantize(self._regrid(values))))
+        with np.errstate(all="ignore"):
+            leaves = self.quantize(self._regrid(values))
+        return self.pack(values.shape, **leaves) if isinstance(leaves, Mapping) else self._packed(values.shape, leaves)
 
     def pack(self, shape: Sequence[int], /, **fields: Any) -> np.ndarray:
         """UINT8[n]: the blocks of a tensor from leaves that the caller computed, each of [blocks, …] elements.
@@ -144,7 +163,7 @@ class Format:
             raise ShapeError(f"{self.name}: expected the leaves {', '.join(expected)}; found {', '.join(flat) or 'none'}")
         return self._packed(shape, [flat[path] for path in expected])
 
-    def _packed(self, shape: Sequence[int], values: list[Any]) -> np.ndarray:
+    def _packed(self, shape: Sequence[int], values: Sequence[Any]) -> np.ndarray:
         return pack_leaves(Array(self.block_type, self.blocks(shape)), values, self.name)
 
     def _ungrid(self, blocks: np.ndarray, grid: tuple[int, ...]) -> np.ndarray:
@@ -160,9 +179,9 @@ class Format:
         return values.reshape(split).transpose(np.argsort(order)).reshape((math.prod(grid), *self.block_shape))
 
 
-def _flattened(fields: dict[str, Any], path: str = "") -> dict[str, Any]:
+def _flattened(fields: Mapping[str, Any], path: str = "") -> dict[str, Any]:
     flat: dict[str, Any] = {}
     for name, value in fields.items():
         place = f"{path}.{name}" if path else name
-        flat |= _flattened(value, place) if isinstance(value, dict) else {place: value}
+        flat |= _flattened(value, place) if isinstance(value, Mapping) else {place: value}
     return flat

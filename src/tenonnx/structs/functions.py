@@ -6,56 +6,44 @@ a constant has no such axis. A component of a packing arrives in the smallest un
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
-from tenonnx.schema.messages import AttributeProto, FunctionProto, from_onnx
+from tenonnx.schema.messages import AttributeProto, FunctionProto, from_onnx, to_onnx
 
 DOMAIN = "tenonnx.formats"
 VERSION = 1
 OPSET = 24
 STANDARD = ("", "ai.onnx")  # the two spellings of onnx's own domain
 
-CAST = "(values) => (decoded) { decoded = Cast<to = 1>(values) }"
-
-# The 4-bit blocks keep element i in the low half of byte i and element i + 16 in its high half.
-Q4_0 = """(d, lo, hi) => (decoded) {
-  axis = Constant<value_ints = [1]>()
-  eight = Constant<value = float {8}>()
-  packed = Concat<axis = 1>(lo, hi)
-  codes = Cast<to = 1>(packed)
-  centred = Sub(codes, eight)
-  wide = Cast<to = 1>(d)
-  scale = Unsqueeze(wide, axis)
-  decoded = Mul(centred, scale)
-}"""
-
-Q4_1 = """(d, m, lo, hi) => (decoded) {
-  axis = Constant<value_ints = [1]>()
-  packed = Concat<axis = 1>(lo, hi)
-  codes = Cast<to = 1>(packed)
-  wide_scale = Cast<to = 1>(d)
-  wide_minimum = Cast<to = 1>(m)
-  scale = Unsqueeze(wide_scale, axis)
-  minimum = Unsqueeze(wide_minimum, axis)
-  scaled = Mul(codes, scale)
-  decoded = Add(scaled, minimum)
-}"""
-
-Q8_0 = """(d, qs) => (decoded) {
-  axis = Constant<value_ints = [1]>()
-  codes = Cast<to = 1>(qs)
-  wide = Cast<to = 1>(d)
-  scale = Unsqueeze(wide, axis)
-  decoded = Mul(codes, scale)
-}"""
-
 
 def parse(name: str, text: str) -> Any:
-    """The FunctionProto of one of the texts above, in the domain of formats."""
+    """The FunctionProto of a text such as ``(d, q) => (y) { y = Mul(d, q) }``, in the domain of formats."""
     from onnx import parser
 
     return from_onnx(parser.parse_function(f'<opset_import: ["" : {OPSET}], domain: "{DOMAIN}">\n{name} {text}'))
+
+
+def adopted(name: str, function: Any) -> Any:
+    """A FunctionProto, of stock onnx or of this package, or an object with ``to_function_proto``, under the name of a format."""
+    if hasattr(function, "to_function_proto"):
+        function = function.to_function_proto()
+    own = FunctionProto.FromString(function.SerializeToString())
+    own.domain, own.name, own.overload = DOMAIN, name, ""
+    return own
+
+
+def evaluated(function: Any) -> Callable[[Any], Any]:
+    """F as a Python function of a view of N blocks, run by onnx's reference evaluator."""
+    from onnx.reference import ReferenceEvaluator
+
+    evaluator = ReferenceEvaluator(to_onnx(function))
+
+    def run(view: Any) -> Any:
+        leaves = view.leaves() if hasattr(view, "leaves") else (view,)
+        return evaluator.run(None, dict(zip(function.input, leaves, strict=True)))[0]
+
+    return run
 
 
 def block_order(grid_rank: int, block_rank: int) -> list[int]:

@@ -61,7 +61,7 @@ def _called_for(known: Format, decoder: Any, blocks: int) -> tuple[int, ...] | N
             return None
     except ShapeError:
         return None
-    expected = known.decoder(shape)
+    expected = known.root_decoder(shape)
     call, own = decoder.node[0], expected.node[0]
     own.domain, own.op_type, own.overload = call.domain, call.op_type, call.overload
     return shape if functions.normal_form(expected) == functions.normal_form(decoder) else None
