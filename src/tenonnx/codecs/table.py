@@ -33,7 +33,7 @@ def row(fmt: Format) -> Row:
     native = ["native"] if _native.has_kernel(f"decode_{fmt.name}", "portable") else []
     return Row(
         fmt.name,
-        "×".join(map(str, fmt.block_shape)) or "1",
+        " x ".join(map(str, fmt.block_shape)) or "1",
         str(fmt.nbytes),
         f"{fmt.block_type.bits / fmt.elements:.4g}",
         _view(fmt),
