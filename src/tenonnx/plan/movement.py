@@ -102,7 +102,7 @@ def slice_(builder: Builder, node: Any) -> bool:
         begin += first * source.strides[axis]
         strides[axis] *= step
     _, dims = builder.type_of(node.output[0])
-    builder.define(node, source.view(dims, tuple(strides), node.output[0], begin if 0 not in dims else 0))
+    builder.define(node, source.view(dims, tuple(strides), node.output[0], begin))
     return True
 
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import heapq
+from collections.abc import Callable
+from typing import NoReturn
 
 from tenonnx.errors import AliasError, UnsupportedError
 from tenonnx.plan.draft import DraftStep, Owner, Value
@@ -56,11 +58,26 @@ def dependencies(steps: list[DraftStep]) -> list[set[int]]:
     return before
 
 
-def ordered(steps: list[DraftStep]) -> list[DraftStep]:
+def ordered(steps: list[DraftStep], detach: Callable[[list[DraftStep]], list[DraftStep]]) -> list[DraftStep]:
     """The steps in an order that respects every dependency, else as given; runs of one engine are kept together.
 
-    Raises ``AliasError`` when a reader of an old name needs the updated value, ``UnsupportedError`` when a check does.
+    ``detach`` is given the steps that wait for each other; it lets them read copies of old content and returns the copying
+    steps. Raises ``AliasError`` when a reader of an old name needs the updated value, ``UnsupportedError`` when a check does.
     """
+    result = _sorted(steps)
+    while len(result) < len(steps):
+        done = {id(step) for step in result}
+        stuck = [step for step in steps if id(step) not in done]
+        copies = detach(stuck)
+        if not copies:
+            _explain(stuck)
+        steps = [*copies, *steps]
+        result = _sorted(steps)
+    return result
+
+
+def _sorted(steps: list[DraftStep]) -> list[DraftStep]:
+    """As many of the steps as an order exists for."""
     before = dependencies(steps)
     after: list[list[int]] = [[] for _ in steps]
     missing = [len(others) for others in before]
@@ -81,12 +98,10 @@ def ordered(steps: list[DraftStep]) -> list[DraftStep]:
             missing[other] -= 1
             if missing[other] == 0:
                 heapq.heappush(ready[steps[other].kernel is not None], other)
-    if len(result) < len(steps):
-        _explain([step for step, count in zip(steps, missing, strict=True) if count > 0])
     return result
 
 
-def _explain(stuck: list[DraftStep]) -> None:
+def _explain(stuck: list[DraftStep]) -> NoReturn:
     """Say which reader or check makes an order impossible."""
     written: dict[int, tuple[Owner, DraftStep]] = {
         id(value.owner): (value.owner, step) for step in stuck for value in step.outputs if value.owner.mutable

@@ -103,9 +103,9 @@ class ShapesContext:
     def _infer(self) -> None:
         known = {name: symbol for name, symbol in self._symbols.items() if isinstance(symbol, SymTensor)}
         graph = self._inference.skeleton.infer(known)
-        for part in (graph.input, graph.value_info, graph.output):
+        for part in (graph.input, graph.output, graph.value_info):
             for value in part:
-                if self._symbols.get(value.name) is None or value.name in self._scope.outputs:
+                if self._symbols.get(value.name) is None:
                     self._symbols[value.name] = symbol_of(value.type)
 
     def _merge_aliases(self) -> None:
