@@ -235,18 +235,23 @@ class Builder:
         return self.once(("copy", *identity(value)), make)
 
     def detach(self, stuck: list[DraftStep]) -> list[DraftStep]:
-        """Let steps that wait for an update, and yet read a part of the old cache, read a copy of it; the copies' steps.
+        """Let steps that wait for an update, and yet read a part of the old cache, read a copy of it; the copying steps.
 
         The cache itself under an old name is never copied: its reader stands in the graph after the update it contradicts.
         """
-        first = len(self.steps)
+        copies: list[DraftStep] = []
         for step in stuck:
             for index, value in enumerate(step.inputs):
                 if value is None or not value.owner.mutable or value.name in self._cache_names:
                     continue
-                if value.owner.writers.get(value.version + 1, step) is not step:
-                    step.inputs[index] = self.copy(value)
-        return self.steps[first:]
+                if value.owner.writers.get(value.version + 1, step) is step:
+                    continue
+                copy = self.copy(value)
+                maker = copy.owner.writers[copy.version]
+                if maker is not step:
+                    step.inputs[index] = copy
+                    copies.append(maker)
+        return copies
 
     def check(self, kernel: str, value: Value, ints: tuple[int, ...], label: str) -> DraftStep:
         """A step that stops the run, before any cache is written, when a value is out of range."""

@@ -46,7 +46,8 @@ def expand(builder: Builder, node: Any) -> bool:
     """A view that repeats with stride 0."""
     source = builder.value(node.input[0])
     _, dims = builder.type_of(node.output[0])
-    builder.define(node, source.broadcast(dims))
+    repeated = source.broadcast(dims)
+    builder.define(node, repeated.view(dims, repeated.strides, node.output[0]))
     return True
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from typing import Any
 
 from tenonnx.errors import UnsupportedError
@@ -41,13 +42,14 @@ def merged(steps: list[DraftStep], results: list[Value]) -> list[DraftStep]:
             regions[-1].append(step)
         else:
             regions.append([step])
-    return [group[0] if len(group) == 1 else _region(group, steps, results) for group in regions]
+    readers = Counter(id(value.owner) for step in steps for value in step.inputs if value is not None)
+    readers.update(id(value.owner) for value in results)
+    return [group[0] if len(group) == 1 else _region(group, readers) for group in regions]
 
 
-def _region(group: list[DraftStep], steps: list[DraftStep], results: list[Value]) -> DraftStep:
-    inside = {id(step) for step in group}
-    others = (value for step in steps if id(step) not in inside for value in step.inputs if value is not None)
-    read_outside = {id(value.owner) for value in (*others, *results)}
+def _region(group: list[DraftStep], readers: Counter[int]) -> DraftStep:
+    inside = Counter(id(value.owner) for step in group for value in step.inputs if value is not None)
+    read_outside = {owner for owner, count in readers.items() if count > inside[owner]}
     made = {name for step in group for name in step.names[1]}
     inputs = {name: value for step in group for name, value in zip(step.names[0], step.inputs, strict=True) if name not in made}
     outputs = {

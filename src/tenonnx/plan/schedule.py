@@ -28,7 +28,9 @@ def live(steps: list[DraftStep], results: list[Value]) -> list[DraftStep]:
 
 
 def _makers(value: Value) -> list[DraftStep]:
-    return [step for version, step in value.owner.writers.items() if version <= value.version]
+    """The step that made the version that a value shows; the caller made version 0."""
+    maker = value.owner.writers.get(value.version)
+    return [] if maker is None else [maker]
 
 
 def dependencies(steps: list[DraftStep]) -> list[set[int]]:
@@ -43,18 +45,10 @@ def dependencies(steps: list[DraftStep]) -> list[set[int]]:
         for value in step.inputs:
             if value is None:
                 continue
-            for version, writer in value.owner.writers.items():
-                other = position.get(id(writer))
-                if other is None or other == number:
-                    continue
-                if version <= value.version:
-                    before[number].add(other)
-                elif version == value.version + 1:
-                    before[other].add(number)  # the old content is read before it is overwritten
-        for value in step.outputs:
-            earlier = value.owner.writers.get(value.version - 1)
-            if earlier is not None and id(earlier) in position:
-                before[number].add(position[id(earlier)])
+            before[number].update(position[id(maker)] for maker in _makers(value))
+            update = value.owner.writers.get(value.version + 1)
+            if update is not None and update is not step:
+                before[position[id(update)]].add(number)  # the old content is read before it is overwritten
     return before
 
 
@@ -71,7 +65,7 @@ def ordered(steps: list[DraftStep], detach: Callable[[list[DraftStep]], list[Dra
         copies = detach(stuck)
         if not copies:
             _explain(stuck)
-        steps = [*copies, *steps]
+        steps = list({id(step): step for step in (*copies, *steps)}.values())
         result = _sorted(steps)
     return result
 
