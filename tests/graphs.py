@@ -140,8 +140,9 @@ class Growing:
         if not name:
             return
         axis = self.draw(st.integers(0, len(shape) - 1))
-        start, end = (self.draw(st.integers(-shape[axis] - 1, shape[axis] + 1)) for _ in range(2))
         step = self.draw(st.sampled_from([1, 1, 2, 3, -1, -2] if self.engines else [1, 2, 3]))
+        beyond = step > 0  # the standard and NumPy clamp a start before the first element differently when going backwards
+        start, end = (self.draw(st.integers(-shape[axis] - beyond, shape[axis] + beyond)) for _ in range(2))
         size = len(range(*slice(start, end, step).indices(shape[axis])))
         dims = (*shape[:axis], size, *shape[axis + 1 :])
         self.made("Slice", [name, *(self.ints(value) for value in (start, end, axis - len(shape), step))], dims)

@@ -51,8 +51,9 @@ class AliasMap:
         self._next: dict[str, list[Alias]] = {}
         self._roots: dict[str, str] = {}
         for alias in self.aliases:
-            self._of.setdefault(alias.output, alias)
-            self._next.setdefault(alias.source, []).append(alias)
+            if alias.output not in self._of:  # the checker reports a second alias of one output
+                self._of[alias.output] = alias
+                self._next.setdefault(alias.source, []).append(alias)
 
     def source(self, name: str) -> str | None:
         """The value whose storage ``name`` takes over directly, or None when it owns distinct storage."""

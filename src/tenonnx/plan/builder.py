@@ -23,6 +23,8 @@ from tenonnx.shapes import ShapesContext, SymTensor
 
 PARALLEL_BYTES = 64 * 1024  # a step that touches less is quicker on one thread than a meeting of all
 
+# Element types that kernels address: the fixed-width ones of whole bytes up to 8, but for complex and 8-bit floats.
+ADDRESSED = frozenset({1, 2, 3, 4, 5, 6, 7, 9, 10, 11, 12, 13, 16})
 FLOAT, FLOAT16, INT32, INT64, BOOL, BFLOAT16 = 1, 10, 6, 7, 9, 16
 UINT8 = 2
 
@@ -105,8 +107,8 @@ class Builder:
             raise UnsupportedError(f"value {name!r}: {symbol} has no native storage in this version; expected a tensor")
         if symbol.shape is None:
             raise ShapeError(
-                f"value {name!r}: its type {symbol} is not known before the run; give every symbol a number with dims=, "
-                'or run the model with engine="onnxruntime"'
+                f"value {name!r}: its type {symbol} is not known before the run; give every symbol a number with dims=, or "
+                "make the value's shape follow from the shapes of the inputs"
             )
         return symbol.elem_type, symbol.shape
 
@@ -192,7 +194,7 @@ class Builder:
                         "still reads while it writes; use an elementwise operator or CacheUpdate, or drop the alias"
                     )
             else:
-                inputs[index] = self.copy(value)
+                inputs[index] = self._preserved(value)
 
     def define(self, node: Any, *results: Value | Lazy) -> None:
         """Bind the outputs of a node, in order, to what they stand for."""
@@ -234,6 +236,11 @@ class Builder:
 
         return self.once(("copy", *identity(value)), make)
 
+    def _preserved(self, value: Value) -> Value:
+        """The same dimensions over a copy of the elements; repeated ones are copied once."""
+        dims = tuple(1 if stride == 0 else dim for dim, stride in zip(value.dims, value.strides, strict=True))
+        return self.copy(value.view(dims, value.strides, value.name)).broadcast(value.dims)
+
     def detach(self, stuck: list[DraftStep]) -> list[DraftStep]:
         """Let steps that wait for an update, and yet read a part of the old cache, read a copy of it; the copying steps.
 
@@ -246,7 +253,7 @@ class Builder:
                     continue
                 if value.owner.writers.get(value.version + 1, step) is step:
                     continue
-                copy = self.copy(value)
+                copy = self._preserved(value)
                 maker = copy.owner.writers[copy.version]
                 if maker is not step:
                     step.inputs[index] = copy
@@ -269,8 +276,6 @@ def identity(value: Value) -> tuple[Any, ...]:
 def nbytes_of(elem_type: int, dims: tuple[int, ...]) -> int:
     """Bytes of a dense tensor; ``UnsupportedError`` for an element type that kernels do not address."""
     kind = dtypes.scalar(elem_type)
-    if kind.bits % 8:
-        raise UnsupportedError(
-            f"{kind.name} values of {kind.bits} bits have no native storage outside structured types; cast them"
-        )
+    if elem_type not in ADDRESSED:
+        raise UnsupportedError(f"{kind.name} values of {kind.bits} bits have no native storage in this version; cast them")
     return math.prod(dims) * (kind.bits // 8)
