@@ -40,7 +40,13 @@ class Graph:
         return name
 
     def node(
-        self, op: str, inputs: Sequence[str], *outputs: str, alias: tuple[int, int] | None = None, domain: str = "", **attributes: Any
+        self,
+        op: str,
+        inputs: Sequence[str],
+        *outputs: str,
+        alias: tuple[int, int] | None = None,
+        domain: str = "",
+        **attributes: Any,
     ) -> str:
         """A node named after its first output; ``alias`` is (output port, input port)."""
         node = self.body.node.add(op_type=op, name=outputs[0], domain=domain, input=inputs, output=outputs)

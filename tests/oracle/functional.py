@@ -34,7 +34,10 @@ class CacheUpdate(OpRun):
         return (updated(cache, values, position, -2 if axis is None else axis, batch_axis or 0),)
 
 
-def evaluate(model: Any, inputs: Mapping[str, np.ndarray], decoded: Mapping[str, np.ndarray] | None = None) -> dict[str, np.ndarray]:
+Arrays = Mapping[str, np.ndarray]
+
+
+def evaluate(model: Any, inputs: Arrays, decoded: Arrays | None = None) -> dict[str, np.ndarray]:
     """Every graph output by name; ``decoded`` are the logical values of the structured initializers."""
     plain = to_onnx(model)
     nodes = [node for node in plain.graph.node if node.op_type != "StructDecode"]

@@ -31,7 +31,8 @@ def value(found: ExecutionPlan, name: str) -> Any:
 
 
 def storage(found: ExecutionPlan, name: str) -> str:
-    return found.values[dict(found.outputs)[name]].storage.value if name in dict(found.outputs) else value(found, name).storage.value
+    outputs = dict(found.outputs)
+    return str((found.values[outputs[name]] if name in outputs else value(found, name)).storage.value)
 
 
 # ---- The mandatory alias
@@ -261,7 +262,8 @@ def test_plans_are_equal_and_print() -> None:
     one, other = (plan(cache_model(rows=2)) for _ in range(2))
     assert one == other and one != plan(cache_model(rows=1))
     text = str(one)
-    assert "updated (CacheUpdate): updated: FLOAT[1, 2, 8, 4] alias" in text and text.startswith(f"{len(one.steps)} steps, arena ")
+    assert "updated (CacheUpdate): updated: FLOAT[1, 2, 8, 4] alias" in text
+    assert text.startswith(f"{len(one.steps)} steps, arena ")
     assert len(text.splitlines()) == 1 + len(one.steps)
 
 

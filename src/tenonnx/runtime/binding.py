@@ -44,7 +44,7 @@ class InputSpec:
             value = self._scalar(value)
         if not isinstance(value, (np.ndarray, np.generic)):
             raise BindingError(f"input {self.name!r}: expected a NumPy array of {self.symbol}, found {type(value).__name__}")
-        return np.require(self._typed(np.asarray(value)), requirements="CA").reshape(np.shape(value))
+        return np.require(self._typed(np.asarray(value)), requirements=["C", "A"]).reshape(np.shape(value))
 
     def _scalar(self, value: bool | int | float) -> np.ndarray:
         try:
@@ -113,7 +113,7 @@ def output_arrays(plan: ExecutionPlan, out: Mapping[str, np.ndarray] | None) -> 
             found = f"{array.dtype}{list(array.shape)}" if isinstance(array, np.ndarray) else type(array).__name__
             raise BindingError(f"out[{slot.name!r}]: expected {dtype}{list(row.dims)}, found {found}")
         elif not (array.flags.writeable and array.flags.c_contiguous and array.flags.aligned):
-            raise ImmutableStorageError(f"out[{slot.name!r}]: expected a writable, contiguous, aligned array; allocate one for it")
+            raise ImmutableStorageError(f"out[{slot.name!r}]: expected a writable contiguous aligned array; allocate one")
         arrays[slot.name] = array
     names = {name for name, _ in plan.outputs}
     for name in given:

@@ -224,7 +224,7 @@ class Session:
         plan = self._planner.plan(dims, shapes=shapes)
         foreign = next((step.label for step in plan.steps if step.kernel is None), None)
         if foreign is not None and self._native_only:
-            raise UnsupportedError(f'{foreign}: has no native kernel; open the session with engine="auto" to let onnxruntime run it')
+            raise UnsupportedError(f'{foreign}: has no native kernel; engine="auto" lets onnxruntime run it')
         made = Executable(plan, self._weights, self._planner.index, self.threads)
         with self._lock:
             made = self._executables.setdefault(key, made)
