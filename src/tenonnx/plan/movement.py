@@ -46,7 +46,8 @@ def expand(builder: Builder, node: Any) -> bool:
     """A view that repeats with stride 0."""
     source = builder.value(node.input[0])
     _, dims = builder.type_of(node.output[0])
-    builder.define(node, source.broadcast(dims))
+    repeated = source.broadcast(dims)
+    builder.define(node, repeated.view(dims, repeated.strides, node.output[0]))
     return True
 
 
@@ -102,7 +103,7 @@ def slice_(builder: Builder, node: Any) -> bool:
         begin += first * source.strides[axis]
         strides[axis] *= step
     _, dims = builder.type_of(node.output[0])
-    builder.define(node, source.view(dims, tuple(strides), node.output[0], begin if 0 not in dims else 0))
+    builder.define(node, source.view(dims, tuple(strides), node.output[0], begin))
     return True
 
 

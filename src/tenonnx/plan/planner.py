@@ -81,7 +81,7 @@ class Planner:
             self._lower(builder, position, node)
         outputs = _results(builder, list(self.index.main.outputs))
         results = list(outputs.values())
-        steps = merged(ordered(live(builder.steps, results)), results)
+        steps = merged(ordered(live(builder.steps, results), builder.detach), results)
         plan = freeze(steps, place(steps), builder.inputs, outputs, builder.writes)
         verify(plan)
         return plan

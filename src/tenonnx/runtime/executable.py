@@ -8,7 +8,7 @@ import numpy as np
 
 from tenonnx._native import Program
 from tenonnx.cache import address
-from tenonnx.errors import AliasError, BindingError, CapacityError, TenonnxError
+from tenonnx.errors import AliasError, BindingError, CapacityError, TenonnxError, UnsupportedError
 from tenonnx.plan import ExecutionPlan, Storage
 from tenonnx.runtime.region import Region
 from tenonnx.runtime.weights import Weights
@@ -39,7 +39,10 @@ class Executable:
             )
             for step in plan.steps
         ]
-        self._program = Program(values, steps, plan.peak_bytes, [slot.nbytes for slot in plan.slots])
+        try:
+            self._program = Program(values, steps, plan.peak_bytes, [slot.nbytes for slot in plan.slots])
+        except ValueError as error:
+            raise UnsupportedError(f"the native executor refuses the plan: {error}") from error
         self._segments = self._split(index)
 
     def _value_row(self, number: int) -> tuple[Any, ...]:

@@ -62,6 +62,7 @@ class Skeleton:
         """Copy a main graph, replacing what stock inference does not know."""
         structs = {value.name for value in source.struct_initializer}
         defaults = {value.name for value in source.input}
+        made = {name for node in source.node for name in node.output}
         for value in source.input:
             target.input.add().CopyFrom(value)
         for tensor in source.initializer:
@@ -72,7 +73,8 @@ class Skeleton:
                 set_tensor_type(info, SymTensor(tensor.data_type, tuple(tensor.dims)))
         for values, kept in ((source.output, target.output), (source.value_info, target.value_info)):
             for value in values:
-                if value.type.WhichOneof("value") != "struct_type":
+                # The declaration of an output that is an input would replace what is known of the input.
+                if value.name in made and value.type.WhichOneof("value") != "struct_type":
                     kept.add().CopyFrom(value)
         for node in source.node:
             self._node(node, target, structs)
