@@ -113,7 +113,11 @@ struct Axis {
     const uint8_t* at = reinterpret_cast<const uint8_t*>(data) + (bit >> 3);
     const int shift = int(bit & 7);
     const uint8_t low = uint8_t(mask);
-    for (int64_t i = 0; i < n; ++i) out[i] = T(at[i] >> shift & low);
+    int64_t i = 0;
+    // Runs are often a block's 16 bytes, which wider vectors would leave to their scalar rest.
+    for (; i + kLoad <= n; i += kLoad)
+      for (int k = 0; k < kLoad; ++k) out[i + k] = T(at[i + k] >> shift & low);
+    for (; i < n; ++i) out[i] = T(at[i] >> shift & low);
   }
 
   template <typename T>

@@ -8,7 +8,7 @@ import numpy as np
 
 from tenonnx._native import Buffer, run_kernel
 from tenonnx.cache import Extent, address, extent
-from tenonnx.codecs import decode
+from tenonnx.codecs import Decoder
 from tenonnx.errors import PayloadError, UnsupportedError
 from tenonnx.layouts import packer
 from tenonnx.plan import Planner, WeightKey
@@ -27,6 +27,7 @@ class Weights:
         self._root = root
         self._threads = threads
         self._formats = formats
+        self._decode = Decoder(planner.model, root, threads)
         self._arrays: dict[WeightKey, np.ndarray] = {}
         self._sizes: dict[int, int] = {}
         self.decoded_bytes = 0  # of weights that map to no compute layout
@@ -86,7 +87,7 @@ class Weights:
                 f"struct value {value.name!r} maps to no compute layout and would be decoded to FLOAT at load; "
                 'open the session with formats="any" to allow it'
             )
-        decoded = np.ascontiguousarray(decode(value, self._planner.model, self._root), np.float32)
+        decoded = np.ascontiguousarray(self._decode(value), np.float32)
         self.decoded_bytes += decoded.nbytes
         return decoded
 
