@@ -46,7 +46,7 @@ def evaluated(function: Any) -> Callable[[Any], Any]:
 
     def run(view: Any) -> Any:
         leaves = view.leaves() if hasattr(view, "leaves") else (view,)
-        return evaluator.run(None, dict(zip(function.input, leaves, strict=True)))[0]
+        return evaluator.run(None, dict(zip(function.input, leaves, strict=True)), attributes={})[0]
 
     return run
 

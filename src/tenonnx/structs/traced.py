@@ -125,6 +125,15 @@ class Traced(np.lib.mixins.NDArrayOperatorsMixin):
     def __len__(self) -> int:
         raise CheckError("the number of blocks is not known while a decoder is traced; reshape with -1 for the first axis")
 
+    def __bool__(self) -> bool:
+        raise CheckError("a decoder branches on a value, which is not known while it is traced; choose with numpy.where")
+
+    def __array__(self, dtype: Any = None, copy: Any = None) -> np.ndarray:
+        raise CheckError(
+            "a decoder uses a leaf where NumPy needs its values, which are not known while it is traced; a table to look them "
+            "up in is a constant of the block type: structure(…, table=constant([…])) and x.table[codes]"
+        )
+
     def astype(self, dtype: Any) -> Traced:
         target = dtypes.of_numpy(np.dtype(dtype), "astype")
         if target.numpy == self.dtype:
