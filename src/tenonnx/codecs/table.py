@@ -1,4 +1,4 @@
-"""What this version does with each format of the catalogue: ``python -m tenonnx.codecs.table`` prints it for the documentation."""
+"""What this version does with each format of the catalogue: ``python -m tenonnx.codecs.table`` prints it as Markdown."""
 
 from __future__ import annotations
 
