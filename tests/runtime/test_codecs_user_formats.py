@@ -208,3 +208,6 @@ def test_a_format_that_is_added_is_found_by_name_and_recognized(monkeypatch):
         own.add(codebook3())
     with pytest.raises(CheckError, match="'Q4_K' is known already"):
         own.add(Format("Q4_K", BLOCK, (8,), TEXT))
+    with pytest.raises(CheckError, match="decoder of BROKEN"):
+        own.add(Format("BROKEN", BLOCK, (8,), lambda x: x.d))
+    assert "BROKEN" not in own

@@ -42,9 +42,11 @@ class Catalogue:
     def add(self, format: Format) -> Format:
         """Make a format known to this process by its name and, in models, by its bits and decoder; gives it back.
 
-        Raises ``CheckError`` for a name that another format has. Adding the same object again changes nothing.
+        Raises ``CheckError`` for a name that another format has, and for a decoder that is no function of its leaves. Adding
+        the same object again changes nothing.
         """
         key = format.name.upper()
+        _ = format.function  # so that recognition, which compares functions, never meets a broken one
         if key in self and self[key] is not format:
             raise CheckError(f"format {format.name!r} is known already; give this one another name")
         self._added[key] = format
