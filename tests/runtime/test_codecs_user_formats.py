@@ -51,12 +51,17 @@ DECODERS = {
     "powers": lambda x: np.exp(f(x.small) / 64) * 0 + f(wide(x)) ** 2 + np.sqrt(f(wide(x))),
     "bits": lambda x: f(np.concatenate(((x.qs.lo | x.qs.hi << 4) & 0x7F ^ 1, ~x.qs.hi >> 2), axis=1)),
     "comparison": lambda x: np.where((wide(x) >= 8) | (x.small == 0), f(x.small), np.float32(-1)),
+    "order": lambda x: sum(
+        f(test) * 2**place
+        for place, test in enumerate((wide(x) < 8, wide(x) <= 8, wide(x) > 8, wide(x) >= 8, wide(x) == 8, wide(x) != 8))
+    ),
     "logic": lambda x: np.where(np.logical_and(x.small > 3, np.logical_not(x.small <= 9)), f(x.small), f(wide(x))),
     "minimum": lambda x: np.minimum(np.maximum(f(x.small), -3), np.abs(f(wide(x)) - 7)),
     "table": lambda x: x.table[wide(x) & 3],
     "take": lambda x: np.take(x.table, (wide(x) & 3).astype(np.uint8)),
     "along": lambda x: np.take_along_axis(f(x.small), (wide(x) & 7).astype(np.int64), axis=1),
     "slices": lambda x: np.concatenate((f(x.small)[:, :3], f(x.small)[:, 7:2:-1]), axis=1),
+    "reversed": lambda x: f(x.small)[:, ::-1],
     "integers": lambda x: f(x.small) + f(x.small)[:, 2][..., None] + f(x.small)[:, -1, None],
     "stack": lambda x: f(np.stack(x.qs.leaves(), axis=-1)).reshape(-1, 8),
     "transposed": lambda x: np.transpose(f(x.small).reshape(-1, 4, 2), (0, 2, 1)).reshape((-1, 8)),

@@ -204,6 +204,8 @@ class Traced(np.lib.mixins.NDArrayOperatorsMixin):
         return Traced(self.tracer, self.tracer.node(op, inputs, **attributes), sample, self.batched)
 
     def __array_ufunc__(self, ufunc: np.ufunc, method: str, *inputs: Any, **options: Any) -> Traced:
+        if ufunc is np.not_equal:
+            return np.logical_not(np.equal(*inputs))
         if method != "__call__" or options or ufunc not in _BINARY | _UNARY:
             raise CheckError(f"a decoder uses numpy.{ufunc.__name__}, which has no ONNX operator here; write it in ONNX text")
         # Python's own numbers take the dtype of the array beside them.
