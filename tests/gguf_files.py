@@ -9,6 +9,8 @@ from typing import Any
 import gguf
 import numpy as np
 
+from tenonnx.structs import catalogue
+
 # A vocabulary of byte-level BPE in the manner of GPT-2: 256 byte tokens first, then merges, then control tokens.
 _PRINTABLE = [*range(33, 127), *range(161, 173), *range(174, 256)]
 _UNPRINTABLE = [byte for byte in range(256) if byte not in _PRINTABLE]
@@ -232,4 +234,26 @@ def _add_tensor(writer: gguf.GGUFWriter, name: str, array: np.ndarray, format: s
     elif format == "F16":
         writer.add_tensor(name, array.astype(np.float16))
     else:
-        writer.add_tensor(name, gguf.quants.quantize(array, kind), raw_dtype=kind)
+        try:
+            blocks = gguf.quants.quantize(array, kind)
+        except NotImplementedError:
+            blocks = random_blocks(format, array)
+        writer.add_tensor(name, blocks, raw_dtype=kind)
+
+
+def random_blocks(format: str, like: np.ndarray) -> np.ndarray:
+    """Blocks of random codes and small scales of a format that the package does not quantize, about as large as ``like``."""
+    fmt = catalogue[format]
+    rng = np.random.default_rng(like.size)
+    blocks = rng.integers(0, 256, (like.size // fmt.elements, fmt.nbytes), np.uint8)
+
+    def scaled(scale: float) -> np.ndarray:
+        for leaf in fmt.leaves:
+            if leaf.scalar is not None and leaf.constant is None and leaf.scalar.name.startswith("FLOAT"):
+                count = max(1, int(np.prod(leaf.shape)))
+                value = np.full(count, scale, np.float32).astype(leaf.scalar.numpy).view(np.uint8)
+                blocks[:, leaf.offset // 8 : leaf.offset // 8 + value.size] = value
+        return blocks
+
+    spread = fmt.decode(scaled(1), (blocks.shape[0] * fmt.elements,)).std()
+    return scaled(float(like.std() / spread)).reshape(len(like), -1)

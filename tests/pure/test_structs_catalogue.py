@@ -13,67 +13,75 @@ from tenonnx.errors import CheckError, PayloadError, ShapeError, UnsupportedErro
 from tenonnx.schema.messages import ModelProto, to_onnx
 from tenonnx.structs import bits, catalogue, declare, f16, functions, recognize, structure
 from tenonnx.structs.formats import Format
+from tests.block_cases import adversarial, assert_same_bits
 
-NAMES = ["F32", "F16", "BF16", "Q4_0", "Q4_1", "Q8_0"]
+OCP = ("MXFP4", "NVFP4")  # where gguf differs at the edges
+GGUF = [name for name in catalogue if name in gguf.GGMLQuantizationType.__members__ and name != "Q1_0"]  # it only names Q1_0
+NAMES = ["F32", "F16", "BF16", "Q4_0", "Q4_1", "Q8_0", "Q4_K", "Q3_K", "IQ4_XS", "TQ1_0", "MXFP4"]
 
 
 def gguf_type(name):
     return gguf.GGMLQuantizationType[name]
 
 
-def blocks_of(name, rows=8):
-    """Random blocks [rows, 4 blocks] with finite scales, and blocks of all bits set and of no bits."""
-    fmt = catalogue[name]
-    rng = np.random.default_rng(len(name))
-    data = rng.integers(0, 256, (rows * 4, fmt.nbytes), np.uint8)
-    scales = 2 if name == "Q4_1" else 1
-    if fmt.elements > 1:
-        data[:, : 2 * scales] = rng.standard_normal((rows * 4, scales)).astype(np.float16).view(np.uint8)
-    data[0], data[1] = 0, 255
-    return data.reshape(rows, -1)
+def test_every_format_that_gguf_decodes_and_is_no_lattice_is_there():
+    lattices = {"IQ2_XXS", "IQ2_XS", "IQ2_S", "IQ3_XXS", "IQ3_S", "IQ1_S", "IQ1_M"}
+    known = {kind.name for kind in gguf.quants._type_traits} | {"F32", "F16", "Q1_0"}
+    assert known - lattices <= set(catalogue)
+    for kind, (elements, nbytes) in gguf.GGML_QUANT_SIZES.items():
+        if kind.name in catalogue:
+            assert (catalogue[kind.name].elements, catalogue[kind.name].nbytes) == (elements, nbytes)
 
 
-def shape_of(name, blocks):
-    return (len(blocks), blocks.shape[1] // catalogue[name].nbytes * catalogue[name].elements)
-
-
-def same_bits(found, expected):
-    return np.array_equal(found.view(np.uint32), np.ascontiguousarray(expected, np.float32).view(np.uint32))
-
-
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", [name for name in GGUF if name not in OCP])
 def test_the_formula_gives_the_bits_that_gguf_gives(name):
-    blocks = blocks_of(name)
+    fmt = catalogue[name]
+    blocks = adversarial(fmt)
     with np.errstate(all="ignore"):
-        expected = dequantize(blocks, gguf_type(name))
-        found = catalogue[name].decode(blocks, shape_of(name, blocks))
-    np.testing.assert_array_equal(np.isnan(found), np.isnan(expected))
-    assert same_bits(np.where(np.isnan(found), 0, found), np.where(np.isnan(expected), 0, expected))
+        expected = dequantize(blocks, gguf_type(name)).reshape(-1, *fmt.block_shape)
+    assert_same_bits(fmt.decode(blocks, expected.shape), expected)
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", [name for name in GGUF if catalogue[name].quantize])
 def test_encode_gives_the_bytes_that_gguf_gives(name):
     rng = np.random.default_rng(5)
-    values = (rng.standard_normal((64, 64)) * 10.0 ** rng.integers(-6, 5, (64, 1))).astype(np.float32)
+    values = (rng.standard_normal((64, 256)) * 10.0 ** rng.integers(-6, 5, (64, 1))).astype(np.float32)
     values[0], values[1], values[2, ::2], values[3] = 0, 7.5, -values[2, ::2], np.round(values[3] * 4) / 4
-    values[4, :32], values[4, 32:] = np.linspace(-1, 1, 32), np.arange(32)
+    values[4, :128], values[4, 128:] = np.linspace(-1, 1, 128), np.arange(128)
+    values[5], values[6, 1:] = -0.0, 0
+    values[7] = np.tile([-8, 7.5, 0.5, -0.5, 1.5, 2.5, 3.5, -7.5], 32)  # halfway between codes
     expected = quantize(values, gguf_type(name)).reshape(-1).view(np.uint8)
     np.testing.assert_array_equal(catalogue[name].encode(values), expected)
 
 
-@pytest.mark.parametrize("name", ["Q4_0", "Q4_1", "Q8_0"])
+@pytest.mark.parametrize("name", [name for name in GGUF if catalogue[name].quantize is None])
+def test_what_gguf_does_not_quantize_has_no_encoder(name):
+    with pytest.raises(NotImplementedError):
+        quantize(np.zeros((1, 256), np.float32), gguf_type(name))
+    with pytest.raises(UnsupportedError, match=rf"{name} has no encoder; compute its leaves and use pack"):
+        catalogue[name].encode(np.zeros((1, 256), np.float32))
+
+
+def nested(view):
+    """The fields of a view as ``pack`` takes them."""
+    return {name: nested(view[name]) if isinstance(view[name], structs.View) else view[name] for name in view.names}
+
+
+@pytest.mark.parametrize("name", [name for name in catalogue if catalogue[name].leaves[0].path])
 def test_pack_puts_leaves_back_where_a_view_found_them(name):
-    blocks = blocks_of(name)
-    fmt, view = catalogue[name], catalogue[name].view(blocks)
-    leaves = {member: view[member] for member in view.names}
-    if "qs" in leaves and isinstance(leaves["qs"], structs.View):
-        leaves["qs"] = {"lo": view.qs.lo, "hi": view.qs.hi}
-    np.testing.assert_array_equal(fmt.pack(shape_of(name, blocks), **leaves), blocks.reshape(-1))
+    fmt = catalogue[name]
+    blocks = adversarial(fmt)
+    constants = [leaf.path for leaf in fmt.leaves if leaf.constant is not None]
+    leaves = {path: value for path, value in nested(fmt.view(blocks)).items() if path not in constants}
+    shape = (
+        (len(blocks), *fmt.block_shape) if len(fmt.block_shape) < 2 else (len(blocks) * fmt.block_shape[0], fmt.block_shape[1])
+    )
+    np.testing.assert_array_equal(fmt.pack(shape, **leaves), blocks.reshape(-1))
 
 
 def test_names_are_found_in_any_case_and_unknown_ones_list_the_known():
     assert catalogue["q4_1"] is catalogue["Q4_1"] and "bf16" in catalogue and "Q9" not in catalogue
-    assert set(NAMES) <= set(catalogue)
+    assert set(NAMES) <= set(catalogue) and len(catalogue) == len(list(catalogue))
     with pytest.raises(UnsupportedError, match="'Q9' is no known format; known are F32, F16"):
         catalogue["Q9"]
 
@@ -130,9 +138,11 @@ def test_another_function_of_the_same_name_is_not_overwritten():
     assert not model.struct_types and not model.opset_import
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", list(catalogue))
 def test_a_known_format_is_recognized_under_any_names(name):
-    model, (root,) = declared((name, (6, 64)))
+    fmt = catalogue[name]
+    shape = (6, *fmt.block_shape) if len(fmt.block_shape) < 2 else tuple(3 * size for size in fmt.block_shape)
+    model, (root,) = declared((name, shape))
     model.functions[0].name, model.functions[0].domain = "Anything", "elsewhere"
     for node in model.functions[0].node:
         node.input[:] = [f"v_{value}" for value in node.input]
@@ -147,8 +157,8 @@ def test_a_known_format_is_recognized_under_any_names(name):
     call = model.struct_types[root].decoder.node[0]
     call.op_type, call.domain = "Anything", "elsewhere"
     found = recognize(model, root)
-    assert found is not None and (found.format.name, found.shape) == (name, (6, 64))
-    assert structs.logical_shape(model, root) == [6, 64]
+    assert found is not None and (found.format.name, found.shape) == (name, shape)
+    assert structs.logical_shape(model, root) == list(shape)
 
 
 def _rename_input(model, root):

@@ -178,7 +178,7 @@ def test_equal_types_are_equal_by_bits_and_constants_only():
 
 
 def test_repr_reads_like_the_declaration():
-    assert repr(BLOCK) == "structure('', d=f16, qs=bits(lo=4, hi=4)[4], table=constant([1, -1], int8))"
+    assert repr(BLOCK) == "structure('', d=f16, qs=bits(lo=4, hi=4)[4], table=constant([1, -1], i8))"
     assert repr(structs.tensor(u2, 2, 3)[4]) == "tensor(u2, 2, 3)[4]"
 
 

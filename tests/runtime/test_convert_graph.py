@@ -14,7 +14,9 @@ from onnx.reference import ReferenceEvaluator
 
 from tenonnx import convert
 from tenonnx.convert import architectures
+from tenonnx.convert.tensor_types import TENSOR_TYPES
 from tenonnx.schema.messages import ValueAliasProto, ValueInfoProto
+from tenonnx.structs import catalogue, recognize
 from tests.gguf_files import split_parts, write_llama
 from tests.oracle.llama import Llama
 from tests.stock import empty_caches, stock
@@ -56,6 +58,31 @@ class Runner:
 def assert_logits(found: np.ndarray, expected: np.ndarray) -> None:
     # K and V are rounded to FLOAT16; a last-bit difference before that may flip the rounding.
     np.testing.assert_allclose(found, expected, rtol=0, atol=3e-4 * np.abs(expected).max())
+
+
+GGUF_FORMATS = sorted(size.name for size in TENSOR_TYPES.values() if size.name in catalogue)
+
+
+def test_the_types_of_gguf_have_the_sizes_of_the_catalogue() -> None:
+    for size in TENSOR_TYPES.values():
+        if size.name in catalogue:
+            assert (catalogue[size.name].elements, catalogue[size.name].nbytes) == (size.elements, size.nbytes)
+    assert {kind.name: kind.value for kind in gguf.GGMLQuantizationType if kind.name in catalogue} == {
+        size.name: number for number, size in TENSOR_TYPES.items() if size.name in catalogue
+    }
+
+
+@pytest.mark.parametrize("format", GGUF_FORMATS)
+def test_every_format_of_the_catalogue_that_gguf_has_is_converted(tmp_path: Path, format: str) -> None:
+    sizes = {"hidden": 256, "ffn": 256, "heads": 4, "kv_heads": 2, "layers": 1}
+    path = write_llama(tmp_path / "m.gguf", format=format, **sizes)
+    model, _ = convert.from_gguf(path)
+    value = next(value for value in model.graph.struct_initializer if value.name == "blk.0.ffn_up.weight")
+    found = recognize(model, value.type)
+    assert found is not None and (found.format.name, found.shape) == (format, (256, 256))
+    if format != "Q1_0":  # which the package only names
+        expected = Llama(path, np.float64, cache=np.float16).logits(IDS)
+        assert_logits(Runner(model, [path], "onnxruntime")(IDS[None], 0)[0], expected)
 
 
 @pytest.mark.parametrize("engine", ["reference", "onnxruntime"])

@@ -7,85 +7,20 @@ need the model around it. Each yields all that it finds; none stops another.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
-from functools import cached_property
-from typing import Any, NamedTuple
+from typing import Any
 
 from tenonnx.check.diagnostics import Diagnostic
+from tenonnx.check.subject import Subject, Value, bodies, graphs
 from tenonnx.errors import CheckError, PayloadError, TenonnxError
 from tenonnx.schema.external import DataRoot, parse_external
 from tenonnx.schema.messages import TensorProto
 from tenonnx.structs import functions, rules
-from tenonnx.structs.decoders import inferred_type, signature_faults, tensors
+from tenonnx.structs.decoders import inferred_type, tensors
 from tenonnx.structs.layout import leaves
 from tenonnx.structs.physical import Node, TypeLimit
-from tenonnx.structs.reader import INLINE, MAX_TYPES, Types
+from tenonnx.structs.reader import INLINE, MAX_TYPES
 from tenonnx.structs.recognize import Recognizer
 from tenonnx.structs.rules import Finding
-
-
-class Value(NamedTuple):
-    """A StructProto of the model and its type, None where that is missing or invalid."""
-
-    where: str
-    message: Any
-    node: Node | None
-
-
-@dataclass
-class Subject:
-    """The model under check, with what several rules need of it."""
-
-    model: Any
-    data_root: DataRoot | None
-    types: Types = field(init=False)
-    values: list[Value] = field(init=False)
-    readable: bool = field(init=False)
-
-    def __post_init__(self) -> None:
-        self.types = Types(self.model.struct_types)
-        self.readable = len(self.model.struct_types) <= MAX_TYPES
-        self.values = [Value(where, value, self._node(value, where)) for where, value in _values(self.model)]
-
-    def _node(self, value: Any, where: str) -> Node | None:
-        try:
-            return self.types.of_value(value, where)
-        except (CheckError, TypeLimit):
-            return None  # the rules on values and declarations say why
-
-    @cached_property
-    def nodes(self) -> list[tuple[int, Any, Node]]:
-        """The declarations that are valid, with all that they refer to: index, message, node."""
-        found = []
-        for index, declaration in enumerate(self.model.struct_types if self.readable else ()):
-            try:
-                found.append((index, declaration, self.types.node(index)))
-            except (CheckError, TypeLimit):
-                continue  # declarations_are_valid says why
-        return found
-
-
-def _graphs(model: Any) -> Iterator[tuple[str, Any]]:
-    """Every graph of the model, nested ones by the names of the nodes on the way."""
-    pending = [("graph", model.graph)]
-    pending += [(f"functions[{index}]", function) for index, function in enumerate(model.functions)]
-    while pending:
-        where, body = pending.pop()
-        if hasattr(body, "struct_initializer"):
-            yield where, body
-        for node in body.node:
-            for attribute in node.attribute:
-                nested = [attribute.g] if attribute.HasField("g") else list(attribute.graphs)
-                pending += [(f"{where}.{node.name or node.op_type}.{attribute.name}", graph) for graph in nested]
-
-
-def _values(model: Any) -> Iterator[tuple[str, Any]]:
-    for where, graph in _graphs(model):
-        for index, value in enumerate(graph.struct_initializer):
-            yield f"{where}.struct_initializer[{index}]", value
-    for index, compiled in enumerate(model.compiled_tensors):
-        if compiled.HasField("value"):
-            yield f"compiled_tensors[{index}].value", compiled.value
 
 
 def declarations_are_valid(subject: Subject) -> Iterator[Finding]:
@@ -167,7 +102,7 @@ def _payload_length(value: Value, data_root: DataRoot | None) -> int:
 
 def value_names_are_unique(subject: Subject) -> Iterator[Finding]:
     """A struct initializer has a name that no other initializer of its graph has."""
-    for where, graph in _graphs(subject.model):
+    for where, graph in graphs(subject.model):
         seen = {tensor.name for tensor in graph.initializer}
         for index, value in enumerate(graph.struct_initializer):
             place = f"{where}.struct_initializer[{index}].name"
@@ -188,7 +123,7 @@ def decoder_fits_its_leaves(subject: Subject) -> Iterator[Finding]:
         if not declaration.HasField("decoder") or recognizer(index) is not None:
             continue
         where, places = f"struct_types[{index}].decoder", leaves(node)
-        faults = list(signature_faults(declaration.decoder, places))
+        faults = list(functions.signature_faults(declaration.decoder, places))
         for fault in faults:
             yield Finding("decoder-fits-its-leaves", "invalid", where, f"it {fault}")
         if faults:
@@ -226,13 +161,42 @@ def _is_external(tensor: Any) -> bool:
 
 
 def static_type_is_bare(subject: Subject) -> Iterator[Finding]:
-    """The type of a graph's value names one declaration or any, and carries nothing of its own."""
+    """The type of a graph's value, or of an attribute, names one declaration or any, and carries nothing of its own."""
     count = len(subject.model.struct_types)
-    for where, graph in _graphs(subject.model):
-        for part in ("input", "output", "value_info"):
-            for index, info in enumerate(getattr(graph, part)):
-                for place, static in _static_types(info.type, f"{where}.{part}[{index}].type"):
-                    yield from _static_faults(static, place, count)
+    for where, declared in _declared_types(subject.model):
+        for place, static in _static_types(declared, where):
+            yield from _static_faults(static, place, count)
+
+
+def _declared_types(model: Any) -> Iterator[tuple[str, Any]]:
+    """Every TypeProto of the model that is not part of a declaration."""
+    for where, body in bodies(model):
+        parts = ("input", "output", "value_info") if hasattr(body, "struct_initializer") else ("value_info",)
+        for part in parts:
+            for index, info in enumerate(getattr(body, part)):
+                yield f"{where}.{part}[{index}].type", info.type
+        for node in body.node:
+            for attribute in node.attribute:
+                place = f"{where}.{node.name or node.op_type}.{attribute.name}"
+                yield from ((place, declared) for declared in attribute.type_protos)
+                if attribute.HasField("tp"):
+                    yield place, attribute.tp
+
+
+def initializer_is_of_its_declared_type(subject: Subject) -> Iterator[Finding]:
+    """A struct initializer that an input, output or value_info of its graph names has the type that is declared there."""
+    for where, graph in graphs(subject.model):
+        declared = {info.name: info.type for part in (graph.value_info, graph.output, graph.input) for info in part}
+        for index, value in enumerate(graph.struct_initializer):
+            static = declared.get(value.name)
+            if static is None:
+                continue
+            kind = static.WhichOneof("value")
+            named = kind == "struct_type" and static.struct_type.WhichOneof("kind") == "type_index"
+            if kind != "struct_type" or (named and value.type != static.struct_type.type_index):
+                expected = f"struct_types[{static.struct_type.type_index}]" if named else f"a {kind}"
+                message = f"{value.name!r} has type {value.type}, but the graph declares {expected}; make them agree"
+                yield Finding("initializer-is-of-its-declared-type", "invalid", f"{where}.struct_initializer[{index}]", message)
 
 
 def _static_types(declared: Any, where: str) -> Iterator[tuple[str, Any]]:
@@ -270,6 +234,7 @@ RULES: tuple[Callable[[Subject], Iterator[Finding]], ...] = (
     encoder_fits_its_leaves,
     codec_is_self_contained,
     static_type_is_bare,
+    initializer_is_of_its_declared_type,
 )
 
 

@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 
 from tenonnx.convert.gguf import Gguf, GgufTensor
+from tenonnx.convert.tensor_types import TENSOR_TYPES
 from tenonnx.dtypes import of_numpy
 from tenonnx.errors import UnsupportedError
 from tenonnx.schema.messages import AttributeProto, TensorProto, ValueAliasProto, ValueInfoProto
@@ -98,9 +99,10 @@ class GraphBuilder:
         key = tensor.format, tensor.shape
         if key not in self._types:
             if tensor.format not in catalogue:
+                known = ", ".join(size.name for size in TENSOR_TYPES.values() if size.name in catalogue)
                 raise UnsupportedError(
                     f"{tensor.file}: tensor {tensor.name!r} has type {tensor.format}; "
-                    f"this version runs {', '.join(catalogue)}: quantize the model to one of them"
+                    f"this version runs {known}: quantize the model to one of them"
                 )
             self._types[key] = declare(self.model, catalogue[tensor.format], tensor.shape)
         _point(self.graph.struct_initializer.add(name=tensor.name, type=self._types[key]), tensor)

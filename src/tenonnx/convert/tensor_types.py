@@ -45,4 +45,5 @@ TENSOR_TYPES: dict[int, BlockSize] = {
     35: BlockSize("TQ2_0", 256, 66),
     39: BlockSize("MXFP4", 32, 17),
     40: BlockSize("NVFP4", 64, 36),
+    41: BlockSize("Q1_0", 128, 18),
 }

@@ -8,7 +8,7 @@ from tenonnx.structs.editing import EditableView, edit
 from tenonnx.structs.formats import Format
 from tenonnx.structs.layout import Axis, Leaf, leaves
 from tenonnx.structs.physical import Array, BitPacking, Constant, Field, Node, Structure, Tensor, TypeLimit
-from tenonnx.structs.reader import Types, nbytes, physical, size_bits
+from tenonnx.structs.reader import Types, from_proto, nbytes, physical, size_bits
 from tenonnx.structs.recognize import Recognized, Recognizer, recognize
 from tenonnx.structs.scalars import (
     bf16,
@@ -39,6 +39,7 @@ from tenonnx.structs.scalars import (
     u32,
     u64,
 )
+from tenonnx.structs.values import check_value
 from tenonnx.structs.view import View, view
 
 __all__ = [
@@ -65,6 +66,7 @@ __all__ = [
     "c64",
     "c128",
     "catalogue",
+    "check_value",
     "constant",
     "declare",
     "decoded_type",
@@ -80,6 +82,7 @@ __all__ = [
     "f16",
     "f32",
     "f64",
+    "from_proto",
     "i2",
     "i4",
     "i8",

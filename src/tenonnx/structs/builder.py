@@ -1,6 +1,6 @@
 """Types written in Python as they read: ``structure("Q4_0", d=f16, qs=bits(lo=4, hi=4)[16])``.
 
-``node[n]`` is an array of n; ``to_proto`` gives the StructTypeProto of a root.
+``node[n]`` is an array of n; ``to_proto`` gives the StructTypeProto of a root, and ``repr`` of a node what it was written as.
 """
 
 from __future__ import annotations
@@ -57,8 +57,8 @@ def tensor(scalar: Tensor, *dims: int) -> Tensor:
 
 
 def constant(value: ArrayLike, dtype: Any = None) -> Constant:
-    """A tensor of the type itself; ``dtype`` defaults to that of the array."""
-    return Constant(np.asarray(value, dtype))
+    """A tensor of the type itself; ``dtype``, a scalar such as i8 or a NumPy dtype, defaults to that of the array."""
+    return Constant(np.asarray(value, dtype.scalar.numpy if isinstance(dtype, Tensor) else dtype))
 
 
 def structure(name: str, /, **fields: Buildable | Constant) -> Structure:

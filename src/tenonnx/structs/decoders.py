@@ -22,17 +22,6 @@ _IR_VERSION = 10
 _DOMAIN, _NAME = "tenonnx.decoders", "decode"  # what the decoder is called in a model of its own
 
 
-def signature_faults(decoder: Any, places: Sequence[Leaf]) -> Iterator[str]:
-    """How the inputs and outputs of a decoder fail to fit the leaves that are bound to them by position."""
-    if len(decoder.input) != len(places):
-        listed = ", ".join(leaf.path or "values" for leaf in places) or "none"
-        yield f"takes {len(decoder.input)} inputs; expected one for each of the {len(places)} leaves: {listed}"
-    if len(decoder.output) != 1:
-        yield f"gives {len(decoder.output)} outputs; expected the one logical value"
-    if decoder.attribute:
-        yield f"takes the attributes {', '.join(map(str, decoder.attribute))}, which nothing sets; give them defaults"
-
-
 def bodies(function: Any) -> Iterator[Any]:
     """A function and every graph nested in its nodes."""
     pending: list[Any] = [function]
@@ -90,7 +79,7 @@ def decoder_model(decoder: Any, places: Sequence[Leaf], local: Local) -> Any:
 
     Raises ``CheckError`` when the decoder does not fit the leaves, or keeps tensors in other files.
     """
-    for fault in signature_faults(decoder, places):
+    for fault in functions.signature_faults(decoder, places):
         raise CheckError(f"decoder {decoder.name!r} {fault}")
     inputs = {f"leaf_{place}": tensor_type(leaf.elem_type.number, leaf.shape) for place, leaf in enumerate(places)}
     return _model_of(decoder, inputs, ["value"], local)

@@ -1,4 +1,4 @@
-"""What makes a block format: its bits, its decoder as an ONNX function, and the same decoder as a NumPy formula."""
+"""What makes a block format: its bits and its decoder, as a NumPy function and as the same function in ONNX operators."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike
 
-from tenonnx.errors import PayloadError, ShapeError, UnsupportedError
+from tenonnx.errors import CheckError, PayloadError, ShapeError, UnsupportedError
 from tenonnx.schema.messages import StructTypeProto, TypeProto
 from tenonnx.structs import functions
 from tenonnx.structs.builder import tensor_type, to_proto
@@ -43,6 +43,15 @@ class Format:
     decoder: Any
     quantize: Callable[[np.ndarray], Leaves] | None = None
 
+    def __post_init__(self) -> None:
+        if not self.name or not isinstance(self.block_type, Node):
+            raise CheckError(f"format {self.name!r}: expected a name and a block type such as structure({self.name!r}, d=f16, …)")
+        if self.block_type.bits == 0:
+            raise CheckError(f"format {self.name!r}: its block has no bits; give it a field")
+        if not all(isinstance(dimension, int) and dimension > 0 for dimension in self.block_shape):
+            raise CheckError(f"format {self.name!r}: block shape {self.block_shape}; expected counts of 1 or more")
+        _ = self.nbytes  # refuses a block that ends inside a byte
+
     @property
     def nbytes(self) -> int:
         """Bytes of one block."""
@@ -56,18 +65,22 @@ class Format:
     @cached_property
     def function(self) -> Any:
         """F, the decoder of N blocks, as a FunctionProto of the domain ``tenonnx.formats``."""
-        if isinstance(self.decoder, str):
-            return functions.parse(self.name, self.decoder)
-        if hasattr(self.decoder, "to_function_proto") or not callable(self.decoder):
-            return functions.adopted(self.name, self.decoder)
-        return trace(self.name, self.decoder, self.leaves, self.block_shape)
+        if self._in_numpy:
+            return trace(self.name, self.decoder, self.leaves, self.block_shape)
+        text = isinstance(self.decoder, str)
+        function = functions.parse(self.name, self.decoder) if text else functions.adopted(self.name, self.decoder)
+        for fault in functions.signature_faults(function, self.leaves):
+            raise CheckError(f"decoder of {self.name} {fault}")
+        return function
+
+    @property
+    def _in_numpy(self) -> bool:
+        return callable(self.decoder) and not hasattr(self.decoder, "to_function_proto")
 
     @cached_property
-    def formula(self) -> Callable[..., np.ndarray]:
+    def formula(self) -> Callable[[Any], np.ndarray]:
         """What decodes a view of N blocks: the decoder itself, or F run by onnx's reference evaluator."""
-        if callable(self.decoder) and not hasattr(self.decoder, "to_function_proto"):
-            return self.decoder
-        return functions.evaluated(self.function)
+        return self.decoder if self._in_numpy else functions.evaluated(self.function)
 
     @cached_property
     def normal_form(self) -> tuple[Any, ...]:

@@ -1,10 +1,11 @@
-"""Plain floats, and the block formats of GGUF with one scale (and minimum) per 32 or 128 elements.
+"""Plain floats, and the block formats of GGUF with one scale, and perhaps a minimum, per block.
 
 Layouts: ``block_q4_0`` and its kin in ggml's ``ggml-common.h``. Encoders give the bytes that the ``gguf`` package gives.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -20,14 +21,18 @@ def column(scale: Any) -> Any:
     return scale.astype(np.float32)[:, None]
 
 
+def interleaved(parts: Sequence[Any], run: int) -> Any:
+    """Parts of a block in the order of elements: a run of the first, a run of the second, …, and so on from the start again."""
+    total = len(parts) * parts[0].shape[1]
+    return np.stack([part.reshape(-1, part.shape[1] // run, run) for part in parts], axis=2).reshape(-1, total)
+
+
 def codes(packing: Any, run: int) -> Any:
-    """The components of a packing in the order of elements: a run of the first, a run of the second, …, and so on.
+    """The components of a packing interleaved, those of the least significant bits first.
 
     Nibbles in runs of 16 of a block of 32 are what GGUF calls split: the low halves first, then the high ones.
     """
-    parts = packing.leaves()
-    total = len(parts) * parts[0].shape[1]
-    return np.stack([part.reshape(-1, part.shape[1] // run, run) for part in parts], axis=2).reshape(-1, total)
+    return interleaved(packing.leaves(), run)
 
 
 def components(values: np.ndarray, names: tuple[str, ...], run: int) -> dict[str, np.ndarray]:
@@ -111,7 +116,6 @@ def _five(x: Any) -> Any:
 
 _NIBBLES = bits(lo=4, hi=4)[16]
 _HIGH = bits(h=1)[32]
-_SIGNS = bits(b0=1, b1=1, b2=1, b3=1, b4=1, b5=1, b6=1, b7=1)[16]
 
 FORMATS = {
     fmt.name: fmt
@@ -143,6 +147,13 @@ FORMATS = {
         ),
         Format(
             "Q8_0", structure("Q8_0", d=f16, qs=i8[32]), (32,), lambda x: column(x.d) * x.qs.astype(np.float32), _quantize_q8_0
+        ),
+        # A bit of 1 stands for +d, of 0 for -d.
+        Format(
+            "Q1_0",
+            structure("Q1_0", d=f16, qs=bits(sign=1)[128]),
+            (128,),
+            lambda x: column(x.d) * (2 * x.qs.sign.astype(np.float32) - 1),
         ),
     )
 }

@@ -6,10 +6,12 @@ a constant has no such axis. A component of a packing arrives in the smallest un
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
+from tenonnx.errors import CheckError
 from tenonnx.schema.messages import AttributeProto, FunctionProto, from_onnx, to_onnx
+from tenonnx.structs.layout import Leaf
 
 DOMAIN = "tenonnx.formats"
 VERSION = 1
@@ -21,7 +23,10 @@ def parse(name: str, text: str) -> Any:
     """The FunctionProto of a text such as ``(d, q) => (y) { y = Mul(d, q) }``, in the domain of formats."""
     from onnx import parser
 
-    return from_onnx(parser.parse_function(f'<opset_import: ["" : {OPSET}], domain: "{DOMAIN}">\n{name} {text}'))
+    try:
+        return from_onnx(parser.parse_function(f'<opset_import: ["" : {OPSET}], domain: "{DOMAIN}">\n{name} {text}'))
+    except parser.ParseError as error:
+        raise CheckError(f"decoder of {name} is no ONNX text such as (d, q) => (y) {{ y = Mul(d, q) }}: {error}") from error
 
 
 def adopted(name: str, function: Any) -> Any:
@@ -41,7 +46,7 @@ def evaluated(function: Any) -> Callable[[Any], Any]:
 
     def run(view: Any) -> Any:
         leaves = view.leaves() if hasattr(view, "leaves") else (view,)
-        return evaluator.run(None, dict(zip(function.input, leaves, strict=True)))[0]
+        return evaluator.run(None, dict(zip(function.input, leaves, strict=True)), attributes={})[0]
 
     return run
 
@@ -92,6 +97,17 @@ def reshape_target(decoder: Any) -> tuple[int, ...] | None:
 def index(model: Any) -> dict[tuple[str, str, str], Any]:
     """The local functions of a model by (domain, name, overload)."""
     return {(function.domain, function.name, function.overload): function for function in model.functions}
+
+
+def signature_faults(decoder: Any, places: Sequence[Leaf]) -> Iterator[str]:
+    """How the inputs and outputs of a decoder fail to fit the leaves that are bound to them by position."""
+    if len(decoder.input) != len(places):
+        listed = ", ".join(leaf.path or "values" for leaf in places) or "none"
+        yield f"takes {len(decoder.input)} inputs; expected one for each of the {len(places)} leaves: {listed}"
+    if len(decoder.output) != 1:
+        yield f"gives {len(decoder.output)} outputs; expected the one logical value"
+    if decoder.attribute:
+        yield f"takes the attributes {', '.join(map(str, decoder.attribute))}, which nothing sets; give them defaults"
 
 
 def normal_form(function: Any) -> tuple[Any, ...]:

@@ -10,6 +10,8 @@ Nodes compare by bits and constants alone: names are labels.
 
 from __future__ import annotations
 
+import keyword
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import ClassVar
 
@@ -145,7 +147,7 @@ class BitPacking(Node):
         return sum(component.bits for component in self.components)
 
     def __repr__(self) -> str:
-        return f"bits({', '.join(f'{c.name}={c.bits}' for c in self.components)})[{self.dimension}]"
+        return f"bits({_arguments((c.name, c.bits) for c in self.components)})[{self.dimension}]"
 
 
 @dataclass(frozen=True, repr=False, eq=False)
@@ -171,7 +173,9 @@ class Constant:
         return hash(self.key)
 
     def __repr__(self) -> str:
-        return f"constant({self.array.tolist()}, {self.array.dtype.name})"
+        scalar = dtypes.of_numpy(self.array.dtype)
+        exact = self.array if self.array.dtype.kind in "biufc" else self.array.astype(np.float64 if "F" in scalar.name else int)
+        return f"constant({exact.tolist()}, {SHORT_NAMES[scalar.name]})"
 
 
 @dataclass(frozen=True)
@@ -201,8 +205,16 @@ class Structure(Node):
         )
 
     def __repr__(self) -> str:
-        members = [f"{member.name}={member.content!r}" for member in self.members]
-        return f"structure({', '.join([repr(self.name), *members])})"
+        members = _arguments((member.name, member.content) for member in self.members)
+        return f"structure({self.name!r}{', ' if members else ''}{members})"
+
+
+def _arguments(named: Iterable[tuple[str, object]]) -> str:
+    """Keyword arguments, in Python's way for names that are no identifiers."""
+    return ", ".join(
+        f"{name}={value!r}" if name.isidentifier() and not keyword.iskeyword(name) else f"**{{{name!r}: {value!r}}}"
+        for name, value in named
+    )
 
 
 def _unique(what: str, names: list[str]) -> None:

@@ -196,6 +196,11 @@ def physical(declaration: Any, struct_types: Types | Sequence[Any] = ()) -> Node
     return types.node(declaration) if isinstance(declaration, int) else types.read(declaration, "type")
 
 
+def from_proto(declaration: Any, struct_types: Types | Sequence[Any] = ()) -> Node:
+    """The node of a StructTypeProto, whose ``repr`` is the declaration as the builder writes it; raises as ``physical``."""
+    return types_of(struct_types).read(declaration, "type")
+
+
 def size_bits(declaration: Any, struct_types: Types | Sequence[Any] = ()) -> int:
     """The size of one value in bits, computed in uint64; raises as ``physical``."""
     return physical(declaration, struct_types).bits
