@@ -160,12 +160,12 @@ def main() -> None:
         return
     figures: dict[str, dict[str, dict[str, float]]] = {}
     print(
-        f"{'threads':>7} {'what':>12} {'tenonnx':>9} {'llama.cpp':>9}  ratio (min–max)   tokens/s, median of {args.rounds} rounds"
+        f"{'threads':>7} {'what':>12} {'tenonnx':>9} {'llama.cpp':>9}  ratio (min-max)   tokens/s, median of {args.rounds} rounds"
     )
     for threads in map(int, args.threads.split(",")):
         figures[str(threads)] = compare(args, threads)
         for what, row in figures[str(threads)].items():
-            spread = f"{row['ratio']:.2f} ({row['ratio_min']:.2f}–{row['ratio_max']:.2f})"
+            spread = f"{row['ratio']:.2f} ({row['ratio_min']:.2f}-{row['ratio_max']:.2f})"
             print(f"{threads:7d} {what:>12} {row['tenonnx']:9.1f} {row['llama.cpp']:9.1f}  {spread}")
     if args.json:
         args.json.write_text(json.dumps({"model": Path(args.model).name, "threads": figures}, indent=2))

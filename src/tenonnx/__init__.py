@@ -33,6 +33,7 @@ _HOMES = {
 }
 _PACKAGES = (
     "alias",
+    "cache",
     "check",
     "cli",
     "codecs",

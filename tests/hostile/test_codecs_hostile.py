@@ -85,16 +85,6 @@ def test_four_billion_blocks_are_not_listed_one_by_one():
     assert structs.logical_shape(model, root) == [2**20, 2**17]
 
 
-def test_names_that_are_no_text():
-    model = calling("y = Cast<to = 1>(x)")
-    field = model.struct_types.add().structure.field.add(name="ab")
-    field.type.CopyFrom(model.struct_types[0].array.element_type)
-    broken = ModelProto.FromString(model.SerializeToString().replace(b"\n\x02ab", b"\n\x02\xff\xfe"))
-    assert [finding.rule for finding in check_structs(broken)] == ["field-names-are-unique"]
-    with pytest.raises(CheckError, match="is not UTF-8"):
-        structs.view(b"x", 1, broken.struct_types)
-
-
 def test_attributes_that_nothing_sets():
     model = calling("y = Cast<to = 1>(x)")
     model.struct_types[0].decoder.attribute.append("alpha")

@@ -10,9 +10,11 @@ from tenonnx.check.alias import check_aliases
 from tenonnx.check.diagnostics import Diagnostic
 from tenonnx.check.standard import check_standard
 from tenonnx.check.structs import check_structs
+from tenonnx.check.tensors import check_tensors
 from tenonnx.errors import CheckError, TenonnxError
 from tenonnx.schema.external import DataRoot
 from tenonnx.schema.graph import ModelIndex
+from tenonnx.schema.messages import as_model
 
 __all__ = ["Diagnostic", "check", "raise_errors"]
 
@@ -24,11 +26,13 @@ def check(model: Any, data_root: str | os.PathLike[str] | None = None) -> list[D
     the lengths that the model states rather than with their files.
     """
     if isinstance(model, (str, os.PathLike)):
-        from tenonnx.schema.files import load
+        from tenonnx.schema.files import data_folder, load
 
-        path = os.fspath(model)
-        return check(load(path), os.path.dirname(path) or "." if data_root is None else data_root)
-    found = list(check_structs(model, None if data_root is None else DataRoot(data_root)))
+        loaded = load(model)
+        return check(loaded, data_folder(loaded, model) if data_root is None else data_root)
+    model = as_model(model)
+    root = None if data_root is None else DataRoot(data_root)
+    found = [*check_structs(model, root), *check_tensors(model, root)]
     try:
         index = ModelIndex(model)
     except TenonnxError as error:

@@ -18,6 +18,7 @@ from tenonnx.plan.schedule import live, ordered
 from tenonnx.plan.types import ExecutionPlan, Storage
 from tenonnx.plan.verify import verify
 from tenonnx.schema.graph import ModelIndex
+from tenonnx.schema.messages import as_model
 from tenonnx.shapes import Inference, ShapesContext
 from tenonnx.shapes.skeleton import DOMAIN
 from tenonnx.structs import Recognizer
@@ -29,7 +30,7 @@ class Planner:
     """What planning needs of a model whatever its input shapes; safe to share between threads."""
 
     def __init__(self, model: Any) -> None:
-        self.model = model
+        self.model = model = as_model(model)
         self.index = ModelIndex(model)
         self.inference = Inference(model, self.index)
         self.aliases = self.inference.aliases

@@ -20,7 +20,8 @@ from tenonnx.runtime.binding import InputSpec, bind_dims, named_inputs, output_a
 from tenonnx.runtime.executable import Executable
 from tenonnx.runtime.weights import Weights
 from tenonnx.schema.external import DataRoot
-from tenonnx.schema.files import load
+from tenonnx.schema.files import data_folder, load
+from tenonnx.schema.messages import as_model
 from tenonnx.shapes import SymTensor
 
 _PLANS_KEPT = 64
@@ -49,11 +50,11 @@ class Session:
         if isinstance(model, (str, os.PathLike)):
             path = Path(model)
             model = load(path)
-            data_root = path.parent if data_root is None else data_root
+            data_root = data_folder(model, path) if data_root is None else data_root
         _option("packs", packs, ("auto", "off"))
         _option("engine", engine, ("auto", "native"))
         _option("formats", formats, ("any", "strict"))
-        self.model = model
+        self.model = model = as_model(model)
         self.threads = _thread_count(threads)
         root = DataRoot(data_root)
         raise_errors(model)

@@ -7,6 +7,7 @@ the same bytes with the additions kept as unknown fields.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from functools import cache
 from importlib import resources
 from typing import Any
@@ -49,6 +50,32 @@ def _merge_named(targets: Any, additions: Any, merge: Any) -> None:
             targets.append(addition)
 
 
+def _verify_text(file: descriptor_pb2.FileDescriptorProto) -> None:
+    """Let the parser refuse text that is not UTF-8, as stock proto2 does not: such a name would come out as ``bytes``.
+
+    Only an edition can say so; the other features are those of proto2, and the wire format stays the same.
+    """
+    features = descriptor_pb2.FeatureSet
+    file.syntax = "editions"
+    file.edition = descriptor_pb2.EDITION_2023
+    file.options.features.field_presence = features.EXPLICIT
+    file.options.features.enum_type = features.CLOSED
+    file.options.features.repeated_field_encoding = features.EXPANDED
+    file.options.features.utf8_validation = features.VERIFY
+    file.options.features.json_format = features.LEGACY_BEST_EFFORT
+    for message in _messages(file.message_type):
+        for field in message.field:
+            if field.options.packed:
+                field.options.ClearField("packed")
+                field.options.features.repeated_field_encoding = features.PACKED
+
+
+def _messages(messages: Any) -> Iterator[Any]:
+    for message in messages:
+        yield message
+        yield from _messages(message.nested_type)
+
+
 def merged_files() -> list[descriptor_pb2.FileDescriptorProto]:
     """onnx-ml and onnx-data of the installed onnx, each with its additions."""
     from onnx import onnx_data_pb2, onnx_ml_pb2
@@ -73,6 +100,8 @@ def merged_files() -> list[descriptor_pb2.FileDescriptorProto]:
 def _pool() -> descriptor_pool.DescriptorPool:
     pool = descriptor_pool.DescriptorPool()
     for file in merged_files():
+        if file.syntax in ("", "proto2"):
+            _verify_text(file)
         pool.AddSerializedFile(file.SerializeToString())
     return pool
 

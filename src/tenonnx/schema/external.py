@@ -6,6 +6,7 @@ symlink on the way out, no second hard link. What a user types on a command line
 
 from __future__ import annotations
 
+import errno
 import mmap
 import os
 import stat
@@ -20,6 +21,7 @@ from tenonnx.errors import PayloadError
 
 _KEYS = ("location", "offset", "length", "checksum", "basepath")
 _MAX_SIZE = 2**63 - 1
+_READ = os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK  # not to wait for the writer of a pipe
 
 
 class ExternalRange(NamedTuple):
@@ -79,18 +81,27 @@ class MappedFile:
 
 
 def map_file(path: Path) -> MappedFile:
-    """Map a regular file read-only; ``PayloadError`` when it cannot be opened."""
+    """Map a regular file that the user named read-only; ``PayloadError`` when it cannot be opened."""
     try:
-        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
-    except OSError as error:
-        raise PayloadError(f"{path}: cannot be opened: {error.strerror}") from error
+        descriptor = os.open(path, _READ)
+    except (OSError, ValueError) as error:  # ValueError: a NUL in the path
+        raise PayloadError(f"{path}: cannot be opened: {getattr(error, 'strerror', None) or error}") from error
+    return _mapped(descriptor, str(path), path)
+
+
+def _mapped(descriptor: int, where: str, path: Path, confined: bool = False) -> MappedFile:
+    """A map of an open file, which is closed; everything is asked of the descriptor, since a path can change meanwhile."""
     try:
         status = os.fstat(descriptor)
         if not stat.S_ISREG(status.st_mode):
-            raise PayloadError(f"{path}: is not a regular file; name the file that holds the data")
+            raise PayloadError(f"{where}: is not a regular file; name the file that holds the data")
+        if confined and status.st_nlink > 1:
+            raise PayloadError(f"{where}: has a second hard link, maybe outside the model's folder; copy it into the folder")
         if status.st_size == 0:
-            return MappedFile(path, np.zeros(0, np.uint8))
-        mapped = mmap.mmap(descriptor, 0, access=mmap.ACCESS_READ)
+            return MappedFile(path, np.frombuffer(b"", np.uint8))
+        mapped = mmap.mmap(descriptor, status.st_size, access=mmap.ACCESS_READ)
+    except (OSError, ValueError) as error:
+        raise PayloadError(f"{where}: cannot be mapped: {error}") from error
     finally:
         os.close(descriptor)
     return MappedFile(path, np.frombuffer(mapped, np.uint8), mapped)
@@ -103,38 +114,50 @@ class DataRoot:
         self.folder = None if folder is None else Path(folder)
         self._maps: dict[str, MappedFile] = {}
 
-    def _confined(self, where: str, location: str) -> Path:
-        if self.folder is None:
-            raise PayloadError(
-                f"{where}: its bytes lie in the external file {location!r}, but a model in memory has no folder; "
-                "pass data_root=, or load the model by its path"
-            )
-        pieces = location.split("/")
-        if "\\" in location or "\0" in location or location.startswith("/") or not all(pieces) or ".." in pieces:
-            raise PayloadError(f"{where}: external location {location!r} is not a plain path inside the model's folder")
-        root = self.folder.resolve()
-        path = root.joinpath(*pieces)
-        try:
-            resolved, status = path.resolve(strict=True), path.stat()
-        except (OSError, RuntimeError) as error:
-            raise PayloadError(
-                f"{where}: external file {location!r} is not in {str(self.folder)!r}; put it beside the model, "
-                "or name its folder with data_root="
-            ) from error
-        if resolved != path:
-            raise PayloadError(f"{where}: external file {location!r} is reached through a symbolic link; copy it into the folder")
-        if stat.S_ISREG(status.st_mode) and status.st_nlink > 1:
-            raise PayloadError(f"{where}: external file {location!r} has a second hard link; copy it into the folder")
-        return path
-
     def read(self, where: str, entries: Iterable[Any]) -> np.ndarray:
         """UINT8[length], read-only and mapped, for the ``external_data`` entries of the value named ``where``."""
         location, offset, length = parse_external(where, entries)
         if location not in self._maps:
-            self._maps[location] = map_file(self._confined(where, location))
+            self._maps[location] = self._map(where, location)
         return self._maps[location].bytes_at(where, offset, length)
 
     def release(self) -> None:
         """Give back the pages of every file mapped so far."""
         for mapped in self._maps.values():
             mapped.release()
+
+    def _map(self, where: str, location: str) -> MappedFile:
+        if self.folder is None:
+            raise PayloadError(
+                f"{where}: its bytes lie in the external file {location!r}, but a model in memory has no folder; "
+                "pass data_root=, or load the model by its path"
+            )
+        pieces = location.split("/")
+        if "\\" in location or "\0" in location or not all(pieces) or ".." in pieces:
+            raise PayloadError(f"{where}: external location {location!r} is not a plain path inside the model's folder")
+        try:
+            descriptor = _open_inside(self.folder, pieces)
+        except OSError as error:
+            raise PayloadError(f"{where}: external file {location!r} {_refusal(error, self.folder)}") from error
+        return _mapped(descriptor, f"{where}: external file {location!r}", self.folder.joinpath(*pieces), confined=True)
+
+
+def _open_inside(folder: Path, pieces: list[str]) -> int:
+    """Open a file below ``folder`` one piece at a time: no step follows a link, so none can be swapped in after a check."""
+    here = os.open(folder, _READ | os.O_DIRECTORY)
+    try:
+        for piece in pieces[:-1]:
+            inner = os.open(piece, _READ | os.O_DIRECTORY | os.O_NOFOLLOW, dir_fd=here)
+            os.close(here)
+            here = inner
+        return os.open(pieces[-1], _READ | os.O_NOFOLLOW, dir_fd=here)
+    finally:
+        os.close(here)
+
+
+def _refusal(error: OSError, folder: Path) -> str:
+    if error.errno in (errno.ELOOP, errno.ENOTDIR):  # ENOTDIR: a link where a folder is expected
+        return "is reached through a symbolic link or a file that is no folder; copy it into the model's folder"
+    if error.errno == errno.ENOENT:
+        return f"is not in {str(folder)!r}; put it beside the model, or name its folder with data_root="
+    return f"cannot be opened: {error.strerror}"

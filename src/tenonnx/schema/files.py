@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
-import contextlib
+import math
 import os
-import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any, BinaryIO
 
-from google.protobuf.message import DecodeError
+from google.protobuf.message import DecodeError, EncodeError
 
 from tenonnx.errors import CheckError, PayloadError, UnsupportedError
-from tenonnx.schema.external import DataRoot, parse_external
-from tenonnx.schema.messages import ModelProto, TensorProto
+from tenonnx.schema.atomic import replacing, replacing_all
+from tenonnx.schema.external import DataRoot, map_file, parse_external
+from tenonnx.schema.messages import ModelProto, TensorProto, as_model
+from tenonnx.schema.payload import INLINE_FIELDS, is_external, raw_bytes
 
 PROTOBUF_LIMIT = 2**31 - 1  # bytes of one serialized message
 _ALIGNMENT = 4096  # of a payload in the side file, so that it can be mapped alone
@@ -23,92 +24,94 @@ _INLINE = 1024  # bytes; smaller payloads stay in the model, where shape inferen
 def load(path: str | os.PathLike[str]) -> Any:
     """Read a ModelProto. External data stays where it lies: ``Session(path)`` maps it from the model's folder.
 
-    Raises ``PayloadError`` when the file cannot be read or is no ONNX model.
+    Raises ``PayloadError`` when the file cannot be read or is no ONNX model, ``CheckError`` when it is an empty one.
     """
     path = Path(path)
-    try:
-        data = path.read_bytes()
-    except IsADirectoryError as error:
-        raise PayloadError(f"{path}: is a folder; name the .onnx file in it") from error
-    except OSError as error:
-        raise PayloadError(f"{path}: cannot be read: {error.strerror}") from error
+    if path.is_dir():
+        raise PayloadError(f"{path}: is a folder; name the .onnx file in it")
+    data = map_file(path).data
+    if data.size > PROTOBUF_LIMIT:
+        raise PayloadError(f"{path}: is no ONNX model: its {data.size} bytes are over the {PROTOBUF_LIMIT} of a protobuf message")
     model = ModelProto()
     try:
-        model.ParseFromString(data)
+        model.ParseFromString(data.tobytes())
     except DecodeError as error:
-        found = "is not an ONNX model (a protobuf ModelProto), or is truncated"
-        raise PayloadError(f"{path}: {found}; fetch or convert it again") from error
+        raise PayloadError(f"{path}: is not an ONNX model, or is truncated ({error}); fetch or convert it again") from error
     if not (model.HasField("graph") or model.functions or model.struct_types):
         raise CheckError(f"{path}: holds no graph, function or structured type; expected an ONNX model")
     return model
 
 
+def data_folder(model: Any, path: str | os.PathLike[str]) -> Path:
+    """The folder that the external data of a model loaded from ``path`` lies in.
+
+    It is the folder of ``path`` as the user typed it; where that is a link with no data beside it, of the file it links to.
+    """
+    path = Path(path)
+    if path.is_symlink() and not all(os.path.lexists(path.parent / location) for location in _locations(model)):
+        return path.resolve().parent
+    return path.parent
+
+
+def _locations(model: Any) -> Iterator[str]:
+    """Every external location as it stands, well-formed or not."""
+    for value in payloads(model):
+        yield from (entry.value for entry in value.external_data if entry.key == "location" and "\0" not in entry.value)
+
+
 def payloads(model: Any) -> Iterator[Any]:
-    """Every TensorProto initializer and StructProto of a model's main graph, and the values of its compiled tensors."""
-    yield from model.graph.initializer
-    yield from model.graph.struct_initializer
+    """Every TensorProto and StructProto of a model that may lie in another file: initializers, packs, tensors of attributes."""
+    yield from _initializers(model)
+    for attribute in _attributes(model):
+        if attribute.HasField("t"):
+            yield attribute.t
+        yield from attribute.tensors
+
+
+def _initializers(model: Any) -> Iterator[Any]:
+    """The payloads that ``save`` may move out: not the tensors of attributes, which few runtimes read from another file."""
+    for graph in _graphs(model):
+        yield from graph.initializer
+        yield from graph.struct_initializer
     for compiled in model.compiled_tensors:
         yield compiled.value
 
 
-def _point(value: Any, location: str, offset: int, length: int) -> None:
-    del value.external_data[:]
-    for key, text in (("location", location), ("offset", str(offset)), ("length", str(length))):
-        value.external_data.add(key=key, value=text)
-    if isinstance(value, TensorProto):
-        value.data_location = TensorProto.EXTERNAL
-    value.ClearField("raw_data")
+def _attributes(model: Any) -> Iterator[Any]:
+    for graph in _graphs(model):
+        for node in graph.node:
+            yield from node.attribute
+    for function in model.functions:
+        yield from function.attribute_proto
+        for node in function.node:
+            yield from node.attribute
 
 
-def _move_payloads(model: Any, location: str, stream: BinaryIO, threshold: int) -> None:
-    """Move inline payloads of at least ``threshold`` bytes out of ``model`` into ``stream``, each at an aligned offset."""
-    for value in payloads(model):
-        data = value.raw_data  # one copy out of protobuf: fetched once
-        if len(data) < threshold:
-            continue
-        stream.write(b"\0" * (-stream.tell() % _ALIGNMENT))
-        offset = stream.tell()
-        stream.write(data)
-        _point(value, location, offset, len(data))
+def _graphs(model: Any) -> Iterator[Any]:
+    """The main graph first, then those inside it and inside the local functions."""
+    pending = [graph for function in model.functions[::-1] for graph in _subgraphs(function.node)] + [model.graph]
+    while pending:
+        graph = pending.pop()
+        yield graph
+        pending += _subgraphs(graph.node)[::-1]
+
+
+def _subgraphs(nodes: Iterable[Any]) -> list[Any]:
+    attributes = [attribute for node in nodes for attribute in node.attribute]
+    return [graph for found in attributes for graph in ([found.g] if found.HasField("g") else found.graphs)]
+
+
+def external_files(model: Any) -> set[str]:
+    """The external locations that a model names."""
+    external = (value for value in payloads(model) if is_external(value))
+    return {parse_external(f"value {value.name!r}", value.external_data).location for value in external}
 
 
 def check_external(model: Any, root: DataRoot) -> None:
     """Every external range of the model lies in a file that ``root`` admits; else ``PayloadError``."""
     for value in payloads(model):
-        if value.external_data:
+        if is_external(value):
             root.read(f"value {value.name!r}", value.external_data)
-
-
-@contextlib.contextmanager
-def replacing(path: Path) -> Iterator[BinaryIO]:
-    """A temporary file beside ``path`` that takes its place when the block ends well, and vanishes when it does not."""
-    try:
-        descriptor, name = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
-    except OSError as error:
-        raise PayloadError(f"{path}: cannot be written: {error.strerror}") from error
-    try:
-        with os.fdopen(descriptor, "wb") as stream:
-            yield stream
-            stream.flush()
-            os.fsync(stream.fileno())
-        os.chmod(name, 0o666 & ~_umask())
-        os.replace(name, path)
-    except BaseException as error:
-        with contextlib.suppress(OSError):
-            os.unlink(name)
-        if isinstance(error, OSError):
-            raise PayloadError(f"{path}: cannot be written: {error.strerror}") from error
-        raise
-
-
-def _umask() -> int:
-    mask = os.umask(0)
-    os.umask(mask)
-    return mask
-
-
-def _inline_bytes(model: Any) -> int:
-    return sum(value.ByteSize() for value in payloads(model))
 
 
 def save(
@@ -121,57 +124,74 @@ def save(
 ) -> None:
     """Write a ModelProto to ``path``, whole or not at all.
 
-    Payloads of at least ``threshold`` bytes, or of 1 kB when the model passes protobuf's 2 GB, go to ``<path>.data``.
+    Initializers of at least ``threshold`` bytes, or of 1 kB when the model passes protobuf's 2 GB, go to ``<path>.data``.
     External data of the model must lie in the folder of ``path``; with ``data_root`` naming the folder where it lies
-    now, those bytes are copied into ``<path>.data`` instead. The given model is not changed.
+    now, those bytes are copied into ``<path>.data`` instead, ``progress`` being called with the bytes of each. The given
+    model is not changed.
 
     Raises ``PayloadError`` when a file cannot be written or external data is not where the saved model would look.
     """
-    path = Path(path)
-    location = path.name + ".data"
-    if threshold is None and _inline_bytes(model) > PROTOBUF_LIMIT - 2**20:
+    model, path = as_model(model), Path(path)
+    side = path.with_name(path.name + ".data")
+    root = DataRoot(path.parent if data_root is None else data_root)
+    check_external(model, root)
+    if threshold is None and _size(model) > PROTOBUF_LIMIT:
         threshold = _INLINE
-    copied = data_root is not None and any(value.external_data for value in payloads(model))
-    if not copied:
-        check_external(model, DataRoot(path.parent))
-    if threshold is None and not copied:
+    copied = data_root is not None and any(map(is_external, payloads(model)))
+    moved = threshold is not None and any(len(raw_bytes(value) or b"") >= threshold for value in _initializers(model))
+    if not copied and not moved:
         with replacing(path) as stream:
             stream.write(_serialized(model))
         return
     written = ModelProto()
     written.CopyFrom(model)
-    with replacing(path) as stream, replacing(path.with_name(location)) as side:
-        if copied:
-            _copy_external(written, DataRoot(data_root), location, side, progress)
+    with replacing_all(side, path) as (data, stream):
+        for value in payloads(written):
+            # What lies in the file that is being replaced moves along, or the model would lose it.
+            if is_external(value) and (copied or Path(_location(value)) == Path(side.name)):
+                found = root.read(f"value {value.name!r}", value.external_data)
+                _move(value, found, data, side.name)
+                if progress is not None:
+                    progress(found.size)
         if threshold is not None:
-            _move_payloads(written, location, side, threshold)
+            for value in _initializers(written):
+                inline = raw_bytes(value)
+                if inline is not None and len(inline) >= threshold:
+                    _move(value, inline, data, side.name)
         stream.write(_serialized(written))
 
 
-def _copy_external(model: Any, root: DataRoot, location: str, side: BinaryIO, progress: Callable[[int], object] | None) -> None:
-    for value in payloads(model):
-        if not value.external_data:
-            continue
-        data = root.read(f"value {value.name!r}", value.external_data)
-        side.write(b"\0" * (-side.tell() % _ALIGNMENT))
-        offset = side.tell()
-        side.write(data.data)
-        _point(value, location, offset, data.size)
-        if progress is not None:
-            progress(data.size)
+def _location(value: Any) -> str:
+    return parse_external(f"value {value.name!r}", value.external_data).location
+
+
+def _move(value: Any, payload: Any, stream: BinaryIO, location: str) -> None:
+    """Append ``payload`` to the side file at an aligned offset, and let ``value`` point at it."""
+    stream.write(b"\0" * (-stream.tell() % _ALIGNMENT))
+    offset = stream.tell()
+    stream.write(payload)
+    del value.external_data[:]
+    for key, text in (("location", location), ("offset", str(offset)), ("length", str(len(payload)))):
+        value.external_data.add(key=key, value=text)
+    value.ClearField("raw_data")
+    if isinstance(value, TensorProto):
+        value.data_location = TensorProto.EXTERNAL
+        for field in INLINE_FIELDS:
+            value.ClearField(field)
+
+
+def _size(model: Any) -> float:
+    """Serialized bytes; infinite where protobuf refuses to count them."""
+    try:
+        return float(model.ByteSize())
+    except EncodeError:
+        return math.inf
 
 
 def _serialized(model: Any) -> bytes:
-    try:
-        return bytes(model.SerializeToString())
-    except (ValueError, DecodeError) as error:
+    if _size(model) > PROTOBUF_LIMIT:
         raise UnsupportedError(
-            f"the model takes over {PROTOBUF_LIMIT} bytes even without its weights' payloads ({error}); "
-            "move large attribute tensors to initializers"
-        ) from error
-
-
-def external_files(model: Any) -> set[str]:
-    """The external locations that a model names."""
-    external = (value for value in payloads(model) if value.external_data)
-    return {parse_external(f"value {value.name!r}", value.external_data).location for value in external}
+            f"the model takes over {PROTOBUF_LIMIT} bytes even without its initializers; "
+            "move large attribute tensors to initializers, and large metadata to a file of its own"
+        )
+    return bytes(model.SerializeToString())

@@ -6,10 +6,13 @@ the node that holds the scope.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 from tenonnx.errors import CheckError
+
+_MAX_DEPTH = 100  # of graphs inside graphs; a file cannot hold more than 33, since protobuf bounds its own nesting
 
 
 class Port(NamedTuple):
@@ -20,9 +23,15 @@ class Port(NamedTuple):
 
 
 class Scope:
-    """One graph or function body. ``inputs`` and ``outputs`` are names; ``captured`` are names read from outside."""
+    """One graph or function body. ``inputs`` and ``outputs`` are names; ``captured`` are names read from outside.
+
+    Raises ``CheckError`` where names do not say which value is read: one defined twice, or read before it is defined.
+    """
 
     def __init__(self, body: Any, path: str = "graph", parent: Scope | None = None) -> None:
+        self.depth: int = 0 if parent is None else parent.depth + 1
+        if self.depth > _MAX_DEPTH:
+            raise CheckError(f"{path[:200]}...: graphs lie more than {_MAX_DEPTH} deep in each other; flatten the control flow")
         self.body = body
         self.path = path
         self.parent = parent
@@ -32,9 +41,8 @@ class Scope:
         self.outputs: list[str] = list(body.output) if is_function else [value.name for value in body.output]
         self.initializers: dict[str, Any] = {} if is_function else {tensor.name: tensor for tensor in body.initializer}
         self.structs: dict[str, Any] = {} if is_function else {value.name: value for value in body.struct_initializer}
-        self.value_info: dict[str, Any] = {}
-        if not is_function:
-            self.value_info = {info.name: info for part in (body.value_info, body.output, body.input) for info in part}
+        infos = (body.value_info,) if is_function else (body.value_info, body.output, body.input)
+        self.value_info: dict[str, Any] = {info.name: info for part in infos for info in part}
         self.producer: dict[str, Port] = {}
         self.readers: dict[str, list[Port]] = {}
         self.children: dict[int, dict[str, Scope]] = {}
@@ -42,7 +50,7 @@ class Scope:
         self._index()
 
     def _index(self) -> None:
-        known = {*self.inputs, *self.initializers, *self.structs}
+        known = self._defined()
         for position, node in enumerate(self.nodes):
             for index, name in enumerate(node.input):
                 if name:
@@ -59,6 +67,18 @@ class Scope:
         for name in self.outputs:
             if name not in known:
                 self._capture(name, f"output {name!r} of {self.path}")
+
+    def _defined(self) -> set[str]:
+        """The names defined before the first node; an initializer may be the default of an input of its name."""
+        constants: list[str] = []
+        if self.body.DESCRIPTOR.name != "FunctionProto":
+            constants += (value.name for part in (self.body.initializer, self.body.struct_initializer) for value in part)
+            constants += (sparse.values.name for sparse in self.body.sparse_initializer)
+        for kind, names in (("input", self.inputs), ("initializer", constants)):
+            repeated = [name for name, count in Counter(names).items() if count > 1 and name]
+            if repeated:
+                raise CheckError(f"{self.path}: {kind} {repeated[0]!r} is defined twice; give each value its own name")
+        return {*self.inputs, *constants}
 
     def _read(self, name: str, port: Port, known: set[str]) -> None:
         if name not in known:
@@ -106,10 +126,12 @@ class ModelIndex:
     def __init__(self, model: Any) -> None:
         self.model = model
         self.main = Scope(model.graph)
-        self.functions: dict[tuple[str, str, str], Scope] = {
-            (function.domain, function.name, function.overload): Scope(function, f"function {function.domain}.{function.name}")
-            for function in model.functions
-        }
+        self.functions: dict[tuple[str, str, str], Scope] = {}
+        for function in model.functions:
+            key, where = (function.domain, function.name, function.overload), f"function {function.domain}.{function.name}"
+            if key in self.functions:
+                raise CheckError(f"{where}: overload {function.overload!r} is defined twice; remove one")
+            self.functions[key] = Scope(function, where)
 
     def scopes(self) -> Iterator[Scope]:
         """Every scope, nested ones included."""

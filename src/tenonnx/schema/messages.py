@@ -8,6 +8,9 @@ from __future__ import annotations
 
 from typing import Any
 
+from google.protobuf.message import DecodeError
+
+from tenonnx.errors import PayloadError, UnsupportedError
 from tenonnx.schema.descriptors import message_class
 
 ModelProto = message_class("ModelProto")
@@ -34,8 +37,27 @@ OptionalProto = message_class("OptionalProto")
 
 
 def from_onnx(message: Any) -> Any:
-    """The same message as one of this module's classes, from a message of the stock onnx package."""
-    return message_class(message.DESCRIPTOR.full_name.removeprefix("onnx.")).FromString(message.SerializeToString())
+    """The same message as one of this module's classes, from a message of the stock onnx package.
+
+    Raises ``PayloadError`` for text that is not UTF-8, which stock onnx lets through.
+    """
+    name = message.DESCRIPTOR.full_name
+    try:
+        return message_class(name.removeprefix("onnx.")).FromString(message.SerializeToString())
+    except DecodeError as error:
+        raise PayloadError(f"the {name} cannot be read: {error}; export the model again") from error
+
+
+def as_model(model: Any) -> Any:
+    """``model`` as this module's ModelProto: itself, or the stock package's read again.
+
+    Raises ``UnsupportedError`` for anything else.
+    """
+    if isinstance(model, ModelProto):
+        return model
+    if getattr(getattr(model, "DESCRIPTOR", None), "full_name", None) == ModelProto.DESCRIPTOR.full_name:
+        return from_onnx(model)
+    raise UnsupportedError(f"expected a ModelProto, found {type(model).__name__}; load a file by tenonnx.load(path)")
 
 
 def to_onnx(message: Any) -> Any:

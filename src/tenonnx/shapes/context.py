@@ -12,6 +12,7 @@ from typing import Any
 from tenonnx.alias import AliasMap
 from tenonnx.errors import AliasError, ShapeError
 from tenonnx.schema.graph import ModelIndex
+from tenonnx.schema.messages import as_model
 from tenonnx.shapes.operators import check_update, updates
 from tenonnx.shapes.skeleton import Skeleton
 from tenonnx.shapes.symbols import Dim, Symbol, SymStruct, SymTensor, symbol_of
@@ -22,7 +23,7 @@ class Inference:
     """What does not depend on input shapes, prepared once per model and asked for many."""
 
     def __init__(self, model: Any, index: ModelIndex | None = None) -> None:
-        self.model = model
+        self.model = model = as_model(model)
         self.index = index or ModelIndex(model)
         self.aliases = AliasMap(self.index.main)
         self._decoded: dict[int, SymTensor] = {}

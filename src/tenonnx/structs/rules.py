@@ -94,9 +94,7 @@ def component_names_are_unique(part: Part) -> Iterator[tuple[str, str]]:
 def _unique(place: str, names: Iterable[str]) -> Iterator[tuple[str, str]]:
     seen: dict[str, int] = {}
     for index, name in enumerate(names):
-        if not isinstance(name, str):  # what protobuf makes of bytes that are no text
-            yield f"{place}[{index}].name", f"the name {name!r} is not UTF-8; rename it"
-        elif not name:
+        if not name:
             yield f"{place}[{index}].name", "the name is empty; give it one that no other here has"
         elif name in seen:
             yield f"{place}[{index}].name", f"the name {name!r} is taken by number {seen[name]}; rename one"

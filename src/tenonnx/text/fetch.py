@@ -17,7 +17,7 @@ import zipfile
 from pathlib import Path
 
 from tenonnx.errors import PayloadError, TenonnxError
-from tenonnx.schema.files import replacing
+from tenonnx.schema.atomic import replacing
 from tenonnx.text.registry import Progress, silent
 
 _CHUNK = 1 << 20

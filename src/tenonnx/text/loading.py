@@ -64,9 +64,10 @@ def read_model(name: str | os.PathLike[str], progress: Progress = silent) -> tup
         return model, Path(data_root)
     if path.suffix.lower() != ".onnx":
         raise UnsupportedError(f"{path}: is neither an .onnx file nor a GGUF; convert it to one of them first")
-    from tenonnx.schema.files import load
+    from tenonnx.schema.files import data_folder, load
 
-    return load(path), path.parent
+    model = load(path)
+    return model, data_folder(model, path)
 
 
 def _is_gguf(path: Path) -> bool:
