@@ -83,7 +83,10 @@ void store(uint16_t* out, __m256i lanes) {
   _mm_storeu_si128(reinterpret_cast<__m128i*>(out), _mm256_castsi256_si128(packed));
 }
 void store(uint32_t* out, __m256i lanes) { _mm256_storeu_si256(reinterpret_cast<__m256i*>(out), lanes); }
-void store(uint64_t*, __m256i) {}  // fields wider than 32 bits fit no lane
+void store(uint64_t* out, __m256i lanes) {
+  _mm256_storeu_si256(reinterpret_cast<__m256i*>(out), _mm256_cvtepu32_epi64(_mm256_castsi256_si128(lanes)));
+  _mm256_storeu_si256(reinterpret_cast<__m256i*>(out + 4), _mm256_cvtepu32_epi64(_mm256_extracti128_si256(lanes, 1)));
+}
 #endif
 
 // One innermost axis, and what is the same for all its runs.
