@@ -23,14 +23,14 @@ def native(fmt, blocks, isa, threads=1):
 
 @pytest.mark.parametrize("isa", ISAS)
 @pytest.mark.parametrize("fmt", FORMATS, ids=lambda fmt: fmt.name)
-def test_kernel_and_formula_give_the_assert_same_bits(fmt, isa):
+def test_kernel_and_formula_give_the_same_bits(fmt, isa):
     blocks = adversarial(fmt)
     assert_same_bits(native(fmt, blocks, isa), fmt.decode(blocks, (len(blocks) * fmt.elements,)))
 
 
 @pytest.mark.parametrize("isa", ISAS)
 @pytest.mark.parametrize("fmt", [fmt for fmt in FORMATS if fmt.name not in OCP], ids=lambda fmt: fmt.name)
-def test_kernel_and_gguf_give_the_assert_same_bits(fmt, isa):
+def test_kernel_and_gguf_give_the_same_bits(fmt, isa):
     blocks = adversarial(fmt)
     with np.errstate(all="ignore"):
         expected = gguf.quants.dequantize(blocks, gguf.GGMLQuantizationType[fmt.name])
