@@ -12,6 +12,7 @@
 #include "core/isa.hpp"
 #include "core/kernel.hpp"
 #include "core/ledger.hpp"
+#include "core/struct_size.hpp"
 #include "runtime/pool.hpp"
 #include "runtime/program.hpp"
 
@@ -79,6 +80,18 @@ nb::object run_kernel(const std::string& name, nb::list inputs, nb::list outputs
   }
   if (fault.code == 0) return nb::none();
   return nb::make_tuple(fault.code, fault.found, fault.low, fault.high, fault.where);
+}
+
+// Rows of (kind, a, b) as struct_size.hpp has them.
+uint64_t size_of_struct(const std::vector<std::tuple<int, uint64_t, uint64_t>>& rows) {
+  std::vector<StructNode> nodes;
+  for (const auto& [kind, a, b] : rows) nodes.push_back({StructKind(kind), a, b});
+  uint64_t bits = 0;
+  switch (struct_bits(nodes, &bits)) {
+    case SizeProblem::overflow: throw std::overflow_error("the size leaves uint64");
+    case SizeProblem::malformed: throw nb::value_error("the rows are no type");
+    default: return bits;
+  }
 }
 
 Purpose purpose_of(const std::string& name) {
@@ -192,6 +205,8 @@ NB_MODULE(_native, m) {
   m.def("host_isa", [] { return std::string(isa_name(host_isa())); }, "The instruction set whose kernels this host runs.");
   m.def("has_kernel", [](const std::string& name, const std::string& isa) { return find_kernel(name, isa_of(isa)) != nullptr; },
         nb::arg("name"), nb::arg("isa") = "");
+  m.def("struct_bits", &size_of_struct, nb::arg("nodes"),
+        "Size in bits of a structured type given as rows (kind, a, b), inner nodes first; OverflowError where it leaves uint64.");
   m.def("default_threads", &default_threads, "Processors that this process may run on.");
 
   m.def("ledger", &ledger, "Bytes held, peak, allocations and total bytes ever allocated, by purpose.");

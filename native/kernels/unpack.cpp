@@ -83,7 +83,10 @@ void store(uint16_t* out, __m256i lanes) {
   _mm_storeu_si128(reinterpret_cast<__m128i*>(out), _mm256_castsi256_si128(packed));
 }
 void store(uint32_t* out, __m256i lanes) { _mm256_storeu_si256(reinterpret_cast<__m256i*>(out), lanes); }
-void store(uint64_t*, __m256i) {}  // fields wider than 32 bits fit no lane
+void store(uint64_t* out, __m256i lanes) {
+  _mm256_storeu_si256(reinterpret_cast<__m256i*>(out), _mm256_cvtepu32_epi64(_mm256_castsi256_si128(lanes)));
+  _mm256_storeu_si256(reinterpret_cast<__m256i*>(out + 4), _mm256_cvtepu32_epi64(_mm256_extracti128_si256(lanes, 1)));
+}
 #endif
 
 // One innermost axis, and what is the same for all its runs.
@@ -113,7 +116,11 @@ struct Axis {
     const uint8_t* at = reinterpret_cast<const uint8_t*>(data) + (bit >> 3);
     const int shift = int(bit & 7);
     const uint8_t low = uint8_t(mask);
-    for (int64_t i = 0; i < n; ++i) out[i] = T(at[i] >> shift & low);
+    int64_t i = 0;
+    // Runs are often a block's 16 bytes, which wider vectors would leave to their scalar rest.
+    for (; i + kLoad <= n; i += kLoad)
+      for (int k = 0; k < kLoad; ++k) out[i + k] = T(at[i + k] >> shift & low);
+    for (; i < n; ++i) out[i] = T(at[i] >> shift & low);
   }
 
   template <typename T>

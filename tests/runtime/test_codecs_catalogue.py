@@ -25,7 +25,7 @@ def by_engines(fmt, payload, shape):
     runnable = decoder_model(model.struct_types[root].decoder, places, functions.index(model))
     leaves = structs.view(payload, root, model.struct_types).leaves()
     with np.errstate(all="ignore"):
-        return engines._onnxruntime(runnable, "w")(leaves), engines._reference(runnable, "w")(leaves)
+        return engines._onnxruntime(runnable, "w")(leaves)[0], engines._reference(runnable, "w")(leaves)[0]
 
 
 @pytest.mark.parametrize("name", list(catalogue))

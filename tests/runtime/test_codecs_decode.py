@@ -38,7 +38,7 @@ def engines_agree(model, root, leaves):
     """What onnxruntime and the reference evaluator make of the declared decoder, after checking that they agree."""
     local = functions.index(model)
     runnable = decoder_model(model.struct_types[root].decoder, structs.leaves(structs.physical(root, model.struct_types)), local)
-    native, reference = engines._onnxruntime(runnable, "w")(leaves), engines._reference(runnable, "w")(leaves)
+    native, reference = engines._onnxruntime(runnable, "w")(leaves)[0], engines._reference(runnable, "w")(leaves)[0]
     np.testing.assert_array_equal(native.view(np.uint32), reference.view(np.uint32))
     return native
 

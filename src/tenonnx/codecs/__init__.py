@@ -1,5 +1,6 @@
-"""Running decoders: a known format by its formula, any other by its declared decoder."""
+"""Running decoders and encoders: known formats natively or by their formula, any other by its declared function."""
 
 from tenonnx.codecs.decode import Decoder, decode
+from tenonnx.codecs.encode import encode
 
-__all__ = ["Decoder", "decode"]
+__all__ = ["Decoder", "decode", "encode"]

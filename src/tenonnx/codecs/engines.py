@@ -1,4 +1,4 @@
-"""Engines for declared decoders: onnxruntime, or onnx's reference evaluator where onnxruntime lacks an operator or type."""
+"""Engines for declared decoders and encoders: onnxruntime, or onnx's reference evaluator where that lacks an operator or type."""
 
 from __future__ import annotations
 
@@ -12,11 +12,13 @@ from tenonnx.errors import UnsupportedError
 from tenonnx.structs.layout import Axis
 from tenonnx.structs.packing import pack
 
-Runner = Callable[[Sequence[np.ndarray]], np.ndarray]
+_PACKED = {f"tensor({name})" for name in ("int2", "uint2", "int4", "uint4", "float4e2m1", "float6e2m3", "float6e3m2")}
+
+Runner = Callable[[Sequence[np.ndarray]], list[np.ndarray]]  # from the inputs of a model to its outputs, both in order
 
 
 def runner(model: Any, where: str) -> Runner:
-    """What runs a decoder's model (stock onnx) over its leaves; ``UnsupportedError`` when no engine can."""
+    """What runs a model (stock onnx) of one decoder or encoder; ``UnsupportedError`` when no engine can."""
     try:
         return _onnxruntime(model, where)
     except Exception as refusal:  # onnxruntime has an exception of its own for each status code
@@ -39,16 +41,19 @@ def _onnxruntime(model: Any, where: str) -> Runner:
     providers = ["CPUExecutionProvider"]
     # Its own fallback would only try the same again, and print that it does.
     session = onnxruntime.InferenceSession(inlined.SerializeToString(), options, providers=providers, enable_fallback=0)
-    types = [info.type.tensor_type.elem_type for info in model.graph.input]
+    if packed := [output.name for output in session.get_outputs() if output.type in _PACKED]:
+        raise UnsupportedError(f"onnxruntime hands out no elements of less than a byte: {', '.join(packed)}")
+    types = [(info.name, info.type.tensor_type.elem_type) for info in model.graph.input]
 
-    def run(leaves: Sequence[np.ndarray]) -> np.ndarray:
+    def run(inputs: Sequence[np.ndarray]) -> list[np.ndarray]:
         binding = session.io_binding()
         # The binding holds addresses only, so the arrays live here until the run is over.
-        packed = [packed_elements(leaf) for leaf in leaves]
-        for place, (leaf, data, elem_type) in enumerate(zip(leaves, packed, types, strict=True)):
-            binding.bind_input(f"leaf_{place}", "cpu", 0, elem_type, leaf.shape, data.ctypes.data)
-        binding.bind_output("value")
-        return _ran(where, lambda: (session.run_with_iobinding(binding), binding.copy_outputs_to_cpu()[0])[1])
+        packed = [packed_elements(array) for array in inputs]
+        for (name, elem_type), array, data in zip(types, inputs, packed, strict=True):
+            binding.bind_input(name, "cpu", 0, elem_type, array.shape, data.ctypes.data)
+        for output in model.graph.output:
+            binding.bind_output(output.name)
+        return _ran(where, lambda: (session.run_with_iobinding(binding), binding.copy_outputs_to_cpu())[1])
 
     return run
 
@@ -69,13 +74,15 @@ def _reference(model: Any, where: str) -> Runner:
 
     evaluator = ReferenceEvaluator(model)
 
-    def run(leaves: Sequence[np.ndarray]) -> np.ndarray:
-        return _ran(where, lambda: evaluator.run(None, {f"leaf_{place}": leaf for place, leaf in enumerate(leaves)})[0])
+    names = [info.name for info in model.graph.input]
+
+    def run(inputs: Sequence[np.ndarray]) -> list[np.ndarray]:
+        return _ran(where, lambda: evaluator.run(None, dict(zip(names, inputs, strict=True))))
 
     return run
 
 
-def _ran(where: str, compute: Callable[[], np.ndarray]) -> np.ndarray:
+def _ran(where: str, compute: Callable[[], list[np.ndarray]]) -> list[np.ndarray]:
     try:
         return compute()
     except Exception as error:

@@ -11,7 +11,7 @@ import numpy as np
 
 from tenonnx._native import Buffer, run_kernel
 from tenonnx.cache import Extent, address, extent
-from tenonnx.codecs import decode
+from tenonnx.codecs import Decoder
 from tenonnx.errors import PayloadError, UnsupportedError
 from tenonnx.layouts import packer
 from tenonnx.plan import Planner, WeightKey
@@ -30,6 +30,7 @@ class Weights:
         self._root = root
         self._threads = threads
         self._formats = formats
+        self._decode = Decoder(planner.model, root, threads)
         self._arrays: dict[WeightKey, np.ndarray] = {}
         self._in_order: list[Extent] = []  # of the arrays, by address
         self._furthest: list[int] = []  # the largest end among the extents up to each
@@ -104,7 +105,7 @@ class Weights:
                 f"struct value {value.name!r} maps to no compute layout and would be decoded to FLOAT at load; "
                 'open the session with formats="any" to allow it'
             )
-        decoded = np.ascontiguousarray(decode(value, self._planner.model, self._root), np.float32)
+        decoded = np.ascontiguousarray(self._decode(value), np.float32)
         self.decoded_bytes += decoded.nbytes
         return decoded
 

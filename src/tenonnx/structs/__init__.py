@@ -4,6 +4,7 @@ from tenonnx.structs.builder import array, bits, constant, pad, structure, tenso
 from tenonnx.structs.catalogue import catalogue
 from tenonnx.structs.declare import declare
 from tenonnx.structs.decoders import decoded_type, logical_shape
+from tenonnx.structs.editing import EditableView, edit
 from tenonnx.structs.formats import Format
 from tenonnx.structs.layout import Axis, Leaf, leaves
 from tenonnx.structs.physical import Array, BitPacking, Constant, Field, Node, Structure, Tensor, TypeLimit
@@ -46,6 +47,7 @@ __all__ = [
     "Axis",
     "BitPacking",
     "Constant",
+    "EditableView",
     "Field",
     "Format",
     "Leaf",
@@ -68,6 +70,7 @@ __all__ = [
     "constant",
     "declare",
     "decoded_type",
+    "edit",
     "f4e2m1",
     "f6e2m3",
     "f6e3m2",

@@ -81,26 +81,41 @@ def decoder_model(decoder: Any, places: Sequence[Leaf], local: Local) -> Any:
     """
     for fault in functions.signature_faults(decoder, places):
         raise CheckError(f"decoder {decoder.name!r} {fault}")
-    reached = called(decoder, local)
-    for function in (decoder, *reached):
-        for tensor in tensors(function):
+    inputs = {f"leaf_{place}": tensor_type(leaf.elem_type.number, leaf.shape) for place, leaf in enumerate(places)}
+    return _model_of(decoder, inputs, ["value"], local)
+
+
+def encoder_model(encoder: Any, elem_type: int, shape: Sequence[int], places: Sequence[Leaf], local: Local) -> Any:
+    """A model of stock onnx with one call of ``encoder``: input ``value``, outputs ``leaf_0``, …, of which ``places`` has none
+    that is a constant; raises as ``decoder_model``."""
+    if (len(encoder.input), len(encoder.output)) != (1, len(places)):
+        found = f"takes {len(encoder.input)} inputs and gives {len(encoder.output)} outputs"
+        raise CheckError(f"encoder {encoder.name!r} {found}; expected 1 and {len(places)}")
+    outputs = [f"leaf_{place}" for place in range(len(places))]
+    return _model_of(encoder, {"value": tensor_type(elem_type, tuple(shape))}, outputs, local)
+
+
+def _model_of(function: Any, inputs: dict[str, Any], outputs: Sequence[str], local: Local) -> Any:
+    reached = called(function, local)
+    for body in (function, *reached):
+        for tensor in tensors(body):
             if tensor.external_data or tensor.data_location == TensorProto.EXTERNAL:
-                raise CheckError(f"function {function.name!r} keeps a tensor in another file; a decoder holds all that it needs")
+                raise CheckError(f"function {body.name!r} keeps a tensor in another file; a decoder holds all that it needs")
     model = ModelProto(ir_version=_IR_VERSION)
     own = FunctionProto()
-    own.CopyFrom(decoder)
+    own.CopyFrom(function)
     own.domain, own.name, own.overload = _DOMAIN, _NAME, ""
     while (own.domain, own.name, "") in local:
         own.name += "_"
     model.functions.extend((*reached, own))  # callees first, as the reference evaluator needs them
-    model.opset_import.extend(decoder.opset_import)
+    model.opset_import.extend(function.opset_import)
     model.opset_import.add(domain=_DOMAIN, version=1)
-    names = [f"leaf_{place}" for place in range(len(places))]
     model.graph.name = _NAME
-    model.graph.node.add(op_type=own.name, domain=_DOMAIN, input=names, output=["value"])
-    for name, leaf in zip(names, places, strict=True):
-        model.graph.input.add(name=name, type=tensor_type(leaf.elem_type.number, leaf.shape))
-    model.graph.output.add(name="value")
+    model.graph.node.add(op_type=own.name, domain=_DOMAIN, input=list(inputs), output=outputs)
+    for name, declared in inputs.items():
+        model.graph.input.add(name=name, type=declared)
+    for name in outputs:
+        model.graph.output.add(name=name)
     return to_onnx(model)
 
 

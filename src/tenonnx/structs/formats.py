@@ -19,7 +19,7 @@ from tenonnx.structs.layout import Leaf, leaves
 from tenonnx.structs.packing import pack_leaves
 from tenonnx.structs.physical import Array, Node, Tensor
 from tenonnx.structs.tracing import trace
-from tenonnx.structs.view import View, view_node
+from tenonnx.structs.view import View, as_bytes, view_node
 
 Leaves = Mapping[str, Any] | Sequence[Any]
 
@@ -140,7 +140,7 @@ class Format:
 
     def view(self, buffer: Any) -> View:
         """The blocks in ``buffer`` (bytes, or an array of bytes) as a lazy view, an array of as many as it holds."""
-        data = np.frombuffer(buffer, np.uint8) if not isinstance(buffer, np.ndarray) else buffer.reshape(-1).view(np.uint8)
+        data = as_bytes(buffer)
         if data.size % self.nbytes:
             raise PayloadError(f"{self.name}: {data.size} bytes are not a whole number of blocks of {self.nbytes} bytes")
         return view_node(data, Array(self.block_type, data.size // self.nbytes), self.name)

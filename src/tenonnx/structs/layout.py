@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import accumulate
 from typing import NamedTuple
 
 import numpy as np
 
 from tenonnx import dtypes
 from tenonnx.dtypes import ScalarType
-from tenonnx.structs.physical import Array, BitPacking, Constant, Node, Structure, Tensor
+from tenonnx.structs.physical import Array, BitPacking, Component, Constant, Node, Structure, Tensor
 
 
 class Axis(NamedTuple):
@@ -88,6 +89,22 @@ def _leaves(node: Node, path: str, offset: int, axes: tuple[Axis, ...]) -> Itera
             else:
                 yield from _leaves(member.content, place, offset, axes)
                 offset += member.content.bits
+
+
+def component_leaves(components: Sequence[Component]) -> tuple[Leaf, ...]:
+    """The leaves of one repetition of a packing."""
+    offsets = accumulate((component.bits for component in components), initial=0)
+    return tuple(Leaf(component.name, component.bits, offset, ()) for component, offset in zip(components, offsets, strict=False))
+
+
+def select(axes: tuple[Axis, ...], key: int | slice) -> tuple[int, tuple[Axis, ...]]:
+    """Bits to skip and axes that remain when the outermost axis is indexed or sliced, as Python indexes a sequence."""
+    first, *inner = axes
+    if isinstance(key, slice):
+        start, stop, step = key.indices(first.size)
+        count = len(range(start, stop, step))
+        return start * first.stride if count else 0, (Axis(count, first.stride * step), *inner)
+    return range(first.size)[key] * first.stride, tuple(inner)
 
 
 def joined(path: str, name: str) -> str:

@@ -11,7 +11,8 @@ from tenonnx.errors import CheckError, PayloadError
 from tenonnx.schema.external import DataRoot
 from tenonnx.schema.messages import StructProto, StructTypeProto
 from tenonnx.schema.payload import struct_payload
-from tenonnx.structs.layout import Axis, Leaf, leaves
+from tenonnx.structs.display import hexdump, plain
+from tenonnx.structs.layout import Axis, Leaf, component_leaves, leaves, select
 from tenonnx.structs.packing import strided, unpack, whole_bytes
 from tenonnx.structs.physical import Array, BitPacking, Component, Constant, Node, Structure, Tensor
 from tenonnx.structs.reader import Types, types_of
@@ -50,39 +51,56 @@ class View:
 
     def leaves(self) -> tuple[np.ndarray, ...]:
         """Every leaf below, in declaration order, with the selected axes in front; constants as they are declared."""
-        if isinstance(self._element, tuple):
-            return tuple(self[name] for name in self.names)
-        return tuple(self._read(leaf) for leaf in leaves(self._element))
+        return tuple(self._read(leaf) for leaf in self._leaves())
+
+    def _leaves(self) -> tuple[Leaf, ...]:
+        return component_leaves(self._element) if isinstance(self._element, tuple) else leaves(self._element)
 
     def _read(self, leaf: Leaf) -> np.ndarray:
         """A leaf of the element, over all selected elements."""
-        if leaf.constant is not None:
-            return leaf.constant
+        return leaf.constant if leaf.constant is not None else read_leaf(self._data, *self._placed(leaf))
+
+    def _placed(self, leaf: Leaf) -> tuple[Leaf, int, tuple[Axis, ...], str]:
+        """A leaf of the element with the first bit and the axes that it has over all selected elements."""
         where = f"{self._where}: {leaf.path}" if leaf.path else self._where
-        return read_leaf(self._data, leaf, self._offset + leaf.offset, self._axes + leaf.axes, where)
+        return leaf, self._offset + leaf.offset, self._axes + leaf.axes, where
+
+    def _field(self, leaf: Leaf) -> Any:
+        """What a field that is a leaf comes as."""
+        return self._read(leaf)
 
     def _member(self, name: str) -> Any:
         """A field or component by name; it must exist."""
-        offset = self._offset
         if isinstance(self._element, tuple):
-            for component in self._element:
-                if component.name == name:
-                    return self._read(Leaf(name, component.bits, offset - self._offset, ()))
-                offset += component.bits
-        elif isinstance(self._element, Structure):
-            for member in self._element.members:
-                if isinstance(member.content, Constant):
-                    if member.name == name:
-                        return member.content.array
-                elif member.name == name:
-                    return View(self._data, member.content, offset, self._axes, f"{self._where}.{name}").value()
-                else:
-                    offset += member.content.bits
+            return self._field(next(leaf for leaf in component_leaves(self._element) if leaf.path == name))
+        offset = self._offset
+        for member in self._element.members if isinstance(self._element, Structure) else ():
+            if isinstance(member.content, Constant):
+                if member.name == name:
+                    return member.content.array
+            elif member.name == name:
+                return type(self)(self._data, member.content, offset, self._axes, f"{self._where}.{name}").value()
+            else:
+                offset += member.content.bits
         return None
 
     def value(self) -> Any:
         """The NumPy array where the elements are a leaf, the view itself otherwise."""
-        return self.leaves()[0] if isinstance(self._element, Tensor) else self
+        return self._field(leaves(self._element)[0]) if isinstance(self._element, Tensor) else self
+
+    def to_dict(self) -> dict[str, Any]:
+        """Every field by name, constants too, as Python values: numbers, nested lists of them over all selected elements, and
+        dicts for fields that have fields."""
+        return {name: plain(self._member(name)) for name in self.names}
+
+    def hexdump(self, field: str = "", limit: int = 1024) -> str:
+        """The bytes of a field, ``qs.lo``, or of all fields, at most ``limit`` of them: offset and 16 bytes a line. A byte
+        that holds no bit of the field is written ``··``. ``KeyError`` when there is no such field."""
+        places = [self._placed(leaf) for leaf in self._leaves() if leaf.constant is None]
+        chosen = [place for place in places if not field or f"{place[0].path}.".startswith(f"{field}.")]
+        if not chosen and (field or places):
+            raise KeyError(f"{self._where} has no field {field!r} in its bytes; it has {', '.join(p[0].path for p in places)}")
+        return hexdump(self._data, [(offset, axes, leaf.bits) for leaf, offset, axes, _ in chosen], limit)
 
     def __len__(self) -> int:
         if not self._axes:
@@ -97,16 +115,8 @@ class View:
             if key not in self.names:
                 raise KeyError(self._unknown(key))
             return self._member(key)
-        first, *inner = self._axes or (Axis(len(self), 0),)
-        if isinstance(key, slice):
-            start, stop, step = key.indices(first.size)
-            count = len(range(start, stop, step))
-            return self._selected(start * first.stride if count else 0, (Axis(count, first.stride * step), *inner))
-        index = range(first.size)[key]  # raises IndexError, and knows negative indices
-        return self._selected(index * first.stride, tuple(inner))
-
-    def _selected(self, offset: int, axes: tuple[Axis, ...]) -> Any:
-        return View(self._data, self._element, self._offset + offset, axes, self._where).value()
+        offset, axes = select(self._axes or (Axis(len(self), 0),), key)
+        return type(self)(self._data, self._element, self._offset + offset, axes, self._where).value()
 
     def __getattr__(self, name: str) -> Any:
         if name.startswith("__") or name not in self.names:
@@ -151,20 +161,25 @@ def _scalars(codes: np.ndarray, width: int, dtype: np.dtype) -> np.ndarray:
 
 def view_node(data: np.ndarray, node: Node, where: str) -> View:
     """The view of UINT8[n] as ``node``; ``PayloadError`` unless n is exactly its size."""
-    if data.size != node.nbytes:
-        raise PayloadError(
-            f"{where}: its type takes {node.nbytes} bytes, found {data.size}; the payload is truncated or of another type"
-        )
+    check_size(data, node, where)
     frozen = data.view()
     frozen.flags.writeable = False
     return View(frozen, node, 0, (), where)
 
 
+def check_size(data: np.ndarray, node: Node, where: str) -> None:
+    """The one check of bounds: below it, every bit of every leaf lies within ``data``."""
+    if data.size != node.nbytes:
+        raise PayloadError(
+            f"{where}: its type takes {node.nbytes} bytes, found {data.size}; the payload is truncated or of another type"
+        )
+
+
 def as_bytes(buffer: Any) -> np.ndarray:
-    """A bytes-like object or a contiguous array as UINT8[n], without a copy."""
-    if isinstance(buffer, np.ndarray):
-        return buffer.reshape(-1).view(np.uint8)
-    return np.frombuffer(buffer, np.uint8) if len(buffer) else np.zeros(0, np.uint8)
+    """A bytes-like object or an array as UINT8[n], without a copy where it is contiguous."""
+    if not isinstance(buffer, np.ndarray):
+        return np.frombuffer(buffer, np.uint8) if memoryview(buffer).nbytes else np.zeros(0, np.uint8)
+    return np.ascontiguousarray(buffer).reshape(-1).view(np.uint8)
 
 
 def view(value: Any, type: Any = None, struct_types: Sequence[Any] | Types = (), data_root: DataRoot | None = None) -> View:
@@ -175,14 +190,19 @@ def view(value: Any, type: Any = None, struct_types: Sequence[Any] | Types = (),
     data. Raises ``PayloadError`` when the payload is not exactly as long as the type says, and ``CheckError`` for an invalid
     type.
     """
-    types = types_of(struct_types)
     if isinstance(value, StructProto):
         where = f"struct value {value.name!r}"
-        return view_node(struct_payload(value, data_root or DataRoot(None), where), types.of_value(value, where), where)
+        node = types_of(struct_types).of_value(value, where)
+        return view_node(struct_payload(value, data_root or DataRoot(None), where), node, where)
+    return view_node(as_bytes(value), *typed(type, struct_types))
+
+
+def typed(type: Any, struct_types: Sequence[Any] | Types) -> tuple[Node, str]:
+    """The node of a view's ``type``, and what its messages call the value."""
     if isinstance(type, Node):
-        return view_node(as_bytes(value), type, "value")
+        return type, "value"
     if isinstance(type, int):
-        return view_node(as_bytes(value), types.node(type), f"value of struct_types[{type}]")
+        return types_of(struct_types).node(type), f"value of struct_types[{type}]"
     if isinstance(type, StructTypeProto):
-        return view_node(as_bytes(value), types.read(type, "type"), "value")
+        return types_of(struct_types).read(type, "type"), "value"
     raise CheckError(f"a view needs the type of its bytes: a node, a StructTypeProto or an index; found {type!r}")
