@@ -10,7 +10,6 @@ from typing import Annotated
 import typer
 
 from tenonnx.cli.common import AsJson, command, print_json, progress_bar, size
-
 from tenonnx.errors import OptionError
 
 
@@ -33,7 +32,7 @@ def convert(
     ] = None,
     json: AsJson = False,
 ) -> None:
-    """Write a model as ONNX with its caches declared. Weights stay in their file, which has to lie in OUT's folder, unless --copy."""
+    """Write a model as ONNX, its caches declared. Weights stay in their file, which lies in OUT's folder, unless --copy."""
     from tenonnx.text.loading import find_model
 
     aliases = _aliases(alias or [])

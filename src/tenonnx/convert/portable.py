@@ -37,14 +37,14 @@ def portable(model: Any, data_root: Path, weights: str = "float32") -> Any:
         raise OptionError(f"weights {weights!r}: expected one of {', '.join(WEIGHTS)}")
     result = type(model)()
     result.CopyFrom(model)
-    for function in [function for function in result.functions if function.domain == FORMATS_DOMAIN]:
-        result.functions.remove(function)
     editor = Editor(result)
-    _Weights(editor, result, DataRoot(data_root), weights).replace()
+    _Weights(editor, model, DataRoot(data_root), weights).replace()
     for node in list(editor.nodes):
         if node.domain == DOMAIN:
             _scatter(editor, node)
     editor.finish()
+    for function in [function for function in result.functions if function.domain == FORMATS_DOMAIN]:
+        result.functions.remove(function)
     for field in _ADDITIONS:
         result.ClearField(field)
     for entry in [entry for entry in result.opset_import if entry.domain in (DOMAIN, FORMATS_DOMAIN)]:
@@ -56,10 +56,11 @@ def portable(model: Any, data_root: Path, weights: str = "float32") -> Any:
 class _Weights:
     """Structured initializers on their way to plain ones, each made once."""
 
-    def __init__(self, editor: Editor, model: Any, root: DataRoot, weights: str) -> None:
-        self._editor, self._model, self._root, self._weights = editor, model, root, weights
-        self._decode = Decoder(model, root)
-        self._structs = {value.name: value for value in model.graph.struct_initializer}
+    def __init__(self, editor: Editor, source: Any, root: DataRoot, weights: str) -> None:
+        """``source``: the model as it was, for the types and decoders that the edited one loses."""
+        self._editor, self._root, self._weights = editor, root, weights
+        self._decode = Decoder(source, root)
+        self._structs = {value.name: value for value in source.graph.struct_initializer}
 
     def replace(self) -> None:
         for node in list(self._editor.nodes):
@@ -71,7 +72,7 @@ class _Weights:
             if self._weights == "nbits":
                 self._products(node, value)
             self._decoded(node, value)
-        for tensor in self._model.graph.initializer:
+        for tensor in self._editor.graph.initializer:
             if tensor.external_data:
                 array = tensor_array(tensor, self._root)
                 tensor.ClearField("external_data")
@@ -89,7 +90,7 @@ class _Weights:
             half = self._editor.constant(f"{name}.half", array.astype(np.float16))
             self._editor.insert(make_node("Cast", [half], [name], to=TensorProto.FLOAT))
         else:
-            self._model.graph.initializer.add(name=name, data_type=TensorProto.FLOAT, dims=array.shape, raw_data=array.tobytes())
+            self._editor.graph.initializer.add(name=name, data_type=TensorProto.FLOAT, dims=array.shape, raw_data=array.tobytes())
 
     def _products(self, node: Any, value: Any) -> None:
         """MatMulNBits for every product with the transposed weight."""
@@ -115,8 +116,8 @@ class _Weights:
             editor.insert(make_node("MatMulNBits", [product.input[0], *weight], list(product.output), MICROSOFT, **given))
             if not editor.readers(transpose.output[0]):
                 editor.remove(transpose)
-        if not any(entry.domain == MICROSOFT for entry in self._model.opset_import):
-            self._model.opset_import.add(domain=MICROSOFT, version=1)
+        if not any(entry.domain == MICROSOFT for entry in self._editor.model.opset_import):
+            self._editor.model.opset_import.add(domain=MICROSOFT, version=1)
 
 
 def _scatter(editor: Editor, node: Any) -> None:
