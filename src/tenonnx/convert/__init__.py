@@ -15,7 +15,7 @@ import numpy as np
 from tenonnx.convert import gguf, llama, rope, tokenizer
 from tenonnx.convert.architectures import Decoder, decoder_of
 from tenonnx.convert.builder import DOMAIN, GraphBuilder
-from tenonnx.convert.explicit import explicit
+from tenonnx.convert.exported import explicit
 from tenonnx.convert.gguf import Gguf
 from tenonnx.convert.report import CacheFinding, Findings, Report
 from tenonnx.dtypes import BY_NUMBER

@@ -18,13 +18,13 @@ from tenonnx.convert.formulas import Formulas
 from tenonnx.convert.masks import Causal
 from tenonnx.convert.report import Findings
 from tenonnx.convert.symbolic import Linear
-from tenonnx.errors import TenonnxError
+from tenonnx.convert.types import known_types
 from tenonnx.schema.graph import attributes
 from tenonnx.schema.messages import TensorProto
-from tenonnx.shapes import ShapesContext, SymTensor
-from tenonnx.shapes.symbols import symbol_of
+from tenonnx.shapes import SymTensor
 
 CAPACITY, POSITION = "max_length", "position"
+_MASK_RANK = 2  # [batch, past + n]
 
 
 @dataclass(frozen=True)
@@ -51,12 +51,13 @@ class Caches:
         self.types = types
         self.grown = {cache.present: cache for cache in grown}
         self.position = editor.add_input(POSITION, TensorProto.INT64, [])
-        past = Linear.symbol("past")
-        lengths = {dim for cache in grown if isinstance(dim := cache.length, str)}
-        self.past = past
-        self.formulas = Formulas(editor, types, dict.fromkeys(lengths, past))
+        self.past = past = Linear.symbol("past")
+        self.formulas = Formulas(editor, types, _lengths(editor, types, grown, past))
         self.formulas.define(self.position, past)
         self.causal: dict[str, Causal | None] = {}
+        self._first: dict[Any, str] = {}  # the new rows that are made first: all later ones may depend on them
+        for cache in grown:
+            self._first.setdefault(self._rows(cache), cache.new)
         self._ends: dict[Any, str] = {}
         self._lengths: dict[Any, str] = {}
 
@@ -64,7 +65,7 @@ class Caches:
         """INT64[1]: position + n, one value for all caches whose new rows are known to be as many."""
         key = self._rows(cache)
         if key not in self._ends:
-            rows = self.editor.add("Shape", [cache.new], "new_length", start=cache.axis, end=cache.axis + 1)
+            rows = self.editor.add("Shape", [self._first[key]], "new_length", start=cache.axis, end=cache.axis + 1)
             self._ends[key] = self.editor.add("Add", [self.position, rows], "end_position")
         return self._ends[key]
 
@@ -77,9 +78,30 @@ class Caches:
         return self._lengths[key]
 
     def _rows(self, cache: Grown) -> Any:
-        symbol = self.types.get(cache.new)
-        dim = None if symbol is None or symbol.dims is None else symbol.dims[cache.axis]
-        return cache.new if dim is None or str(dim).startswith("unk__") else dim
+        """What tells n: the declared length of the present less the past, or else the new rows themselves."""
+        dims = self.types[cache.present].dims if cache.present in self.types else None
+        dim = None if dims is None else dims[cache.axis]
+        return cache.new if dim is None else self.formulas.dim(dim, "")
+
+
+def _lengths(editor: Editor, types: dict[str, SymTensor], grown: list[Grown], past: Linear) -> dict[str, Linear]:
+    """What the names of declared dimensions mean in terms of the past and of n, the length of input_ids.
+
+    A present, and a mask that is an input, are as long as both together, whatever their exporter calls that.
+    """
+    known = {cache.length: past for cache in grown if isinstance(cache.length, str)}
+    ids = types.get("input_ids")
+    rows = ids.dims[-1] if ids is not None and ids.dims else None
+    if rows is None:
+        return known
+    total = past + (Linear(rows) if isinstance(rows, int) else Linear.symbol(rows))
+    presents = [(types.get(cache.present), cache.axis) for cache in grown]
+    masks = [(types[name], -1) for name in editor.inputs if "mask" in name and len(types[name].dims or ()) == _MASK_RANK]
+    for symbol, axis in (*presents, *masks):
+        dim = symbol.dims[axis] if symbol is not None and symbol.dims else None
+        if isinstance(dim, str) and dim != rows:
+            known.setdefault(dim, total)
+    return known
 
 
 def rewrite(model: Any, findings: Findings) -> bool:
@@ -105,31 +127,13 @@ def rewrite(model: Any, findings: Findings) -> bool:
     return True
 
 
-def known_types(model: Any) -> dict[str, SymTensor]:
-    """Types of the main graph's values as declared, with what shape inference adds."""
-    graph = model.graph
-    declared = {value.name: symbol_of(value.type) for part in (graph.value_info, graph.output, graph.input) for value in part}
-    types = {name: symbol for name, symbol in declared.items() if isinstance(symbol, SymTensor)}
-    types.update({tensor.name: SymTensor(tensor.data_type, tuple(tensor.dims)) for tensor in graph.initializer})
-    try:
-        context = ShapesContext(model)
-    except TenonnxError:  # operators that onnx does not know: what is declared has to do
-        return types
-    for name in (name for node in graph.node for name in node.output):
-        if name and name not in types and name in context:
-            symbol = context[name]
-            if isinstance(symbol, SymTensor):
-                types[name] = symbol
-    return types
-
-
 def _find(editor: Editor, types: dict[str, SymTensor], findings: Findings) -> list[Grown]:
-    """The caches that are rewritten; the reasons why the others are not go to ``findings``."""
+    """The caches that are rewritten, in the order of their nodes; the reasons why the others are not go to ``findings``."""
     found: list[Grown] = []
-    for output in editor.outputs:
-        node = editor.maker(output, "Concat")
-        past = next((name for name in node.input if name in editor.inputs), None) if node is not None else None
-        if node is None or past is None or past in editor.initializers:
+    for node in editor.nodes:
+        output = node.output[0] if node.op_type == "Concat" else ""
+        past = next((name for name in node.input if name in editor.inputs), None)
+        if output not in editor.outputs or past is None or past in editor.initializers:
             continue
         why = _refusal(editor, types, node, past, found)
         if why:

@@ -139,7 +139,7 @@ class Editor:
             if slot == NESTED:
                 continue
             node.input[slot] = new
-            self._readers[old].remove((node, slot))
+            self._readers[old] = [entry for entry in self._readers[old] if entry[0] is not node or entry[1] != slot]
             self._readers.setdefault(new, []).append((node, slot))
 
     def remove(self, node: Any) -> None:
@@ -184,24 +184,21 @@ class Editor:
 
     def _ordered(self) -> list[Any]:
         """Needed nodes, each after what it reads, otherwise in the order in which they were."""
-        place = {id(node): number for number, node in enumerate(self.nodes)}
         done: dict[int, Any] = {}
+        entered: set[int] = set()
         needed = self.needed()
-        for start in self.nodes:
-            pending = [start] if id(start) in needed else []
-            while pending:
-                node = pending[-1]
-                before = [
-                    maker
-                    for name in (*node.input, *self._captured.get(id(node), ()))
-                    if (maker := self._makers.get(name)) is not None and id(maker) not in done
-                ]
-                if id(node) in done or not before:
-                    done.setdefault(id(pending.pop()), node)
-                    continue
-                if len(pending) > len(place):
-                    raise CheckError(f"node {node.name or node.op_type}: the graph has a cycle; it computes nothing")
-                pending += before
+        pending = [node for node in reversed(self.nodes) if id(node) in needed]
+        while pending:
+            node = pending[-1]
+            makers = (self._makers.get(name) for name in (*node.input, *self._captured.get(id(node), ())))
+            before = [maker for maker in makers if maker is not None and id(maker) not in done]
+            if id(node) in done or not before:
+                done.setdefault(id(pending.pop()), node)
+                continue
+            entered.add(id(node))
+            if any(id(maker) in entered for maker in before):
+                raise CheckError(f"node {node.name or node.op_type}: needs its own result; such a graph computes nothing")
+            pending += before
         return list(done.values())
 
     def needed(self) -> set[int]:

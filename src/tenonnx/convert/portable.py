@@ -15,16 +15,20 @@ from tenonnx.codecs.decode import Decoder
 from tenonnx.convert import opset
 from tenonnx.convert.editing import DOMAIN, Editor, declare_alias, make_node
 from tenonnx.convert.nbits import BITS, BLOCK, packed
+from tenonnx.convert.types import known_types
 from tenonnx.errors import OptionError, UnsupportedError
 from tenonnx.schema.external import DataRoot
 from tenonnx.schema.graph import attributes
 from tenonnx.schema.messages import TensorProto
 from tenonnx.schema.payload import struct_payload, tensor_array
+from tenonnx.shapes import SymTensor
 from tenonnx.shapes.skeleton import FORMATS_DOMAIN
 
 WEIGHTS = ("float32", "float16", "nbits")
 _ADDITIONS = ("struct_types", "quantizations", "compiled_tensors", "devices")
 MICROSOFT = "com.microsoft"
+Types = dict[str, SymTensor]
+_MASK, _VALID_LENGTH = 3, 6  # inputs of Attention
 
 
 def portable(model: Any, data_root: Path, weights: str = "float32") -> Any:
@@ -37,11 +41,13 @@ def portable(model: Any, data_root: Path, weights: str = "float32") -> Any:
         raise OptionError(f"weights {weights!r}: expected one of {', '.join(WEIGHTS)}")
     result = type(model)()
     result.CopyFrom(model)
-    editor = Editor(result)
+    editor, types = Editor(result), known_types(model)
     _Weights(editor, model, DataRoot(data_root), weights).replace()
     for node in list(editor.nodes):
         if node.domain == DOMAIN:
-            _scatter(editor, node)
+            _scatter(editor, types, node)
+        elif node.op_type == "Attention" and len(node.input) > _VALID_LENGTH and node.input[_MASK]:
+            _widen_mask(editor, types, node)
     editor.finish()
     for function in [function for function in result.functions if function.domain == FORMATS_DOMAIN]:
         result.functions.remove(function)
@@ -120,17 +126,17 @@ class _Weights:
             self._editor.model.opset_import.add(domain=MICROSOFT, version=1)
 
 
-def _scatter(editor: Editor, node: Any) -> None:
+def _scatter(editor: Editor, types: Types, node: Any) -> None:
     """TensorScatter in the place of CacheUpdate, in place again where it can be."""
     if node.op_type != "CacheUpdate":
         raise UnsupportedError(f"node {node.name or node.op_type}: {node.op_type} has no portable form in standard operators")
     cache, values, position = node.input[:3]
     updated, given = node.output[0], attributes(node)
     axis, batch_axis = given.get("axis", -2), given.get("batch_axis", 0)
-    rank = _rank(editor, cache, node)
+    rank = len(types[cache].dims or ())
     axis, batch_axis = axis % rank, batch_axis % rank
     editor.remove(node)
-    per_row = _position_rank(editor, position) == 1
+    per_row = len(types[position].dims or ()) == 1
     if batch_axis == 0 and axis != 0:
         start = position if per_row else _expanded(editor, position, cache)
         scatter = make_node("TensorScatter", [cache, values, start], [updated], axis=axis - rank)
@@ -155,27 +161,25 @@ def _scatter(editor: Editor, node: Any) -> None:
             value.ClearField("alias_of")
 
 
+def _widen_mask(editor: Editor, types: Types, node: Any) -> None:
+    """The mask of an attention over caches as [.., n, capacity]: onnxruntime neither repeats it for queries nor pads it."""
+    mask, to = node.input[_MASK], f"{node.output[0]}.mask"
+    capacity = editor.add("Shape", [node.input[1]], f"{to}.capacity", start=2, end=3)
+    length = editor.add("Shape", [mask], f"{to}.length", start=-1)
+    missing = editor.add("Sub", [capacity, length], f"{to}.missing")
+    pads = editor.add("Concat", [editor.ints(0), missing], f"{to}.pads", axis=0)
+    boolean = types[mask].elem_type == TensorProto.BOOL
+    nothing = np.array(False) if boolean else np.array(np.finfo(np.float32).min, np.float32)
+    hidden = editor.constant(f"masked.{nothing.dtype}", nothing)
+    padded = editor.add("Pad", [mask, pads, hidden, editor.ints(-1)], f"{to}.padded")
+    rows = editor.add("Shape", [node.input[0]], f"{to}.rows", start=2, end=3)
+    shape = editor.add("Concat", [rows, editor.ints(1)], f"{to}.shape", axis=0)
+    wide = editor.add("Expand", [padded, shape], f"{to}.wide")
+    editor.redirect(mask, wide, [(node, _MASK)])
+
+
 def _expanded(editor: Editor, position: str, cache: str) -> str:
     """INT64[batch] of one position; caches of one batch size share it."""
     name = f"{position}.of.{cache}"
     batch = editor.add("Shape", [cache], f"{name}.batch", start=0, end=1)
     return editor.add("Expand", [position, batch], name)
-
-
-def _rank(editor: Editor, name: str, node: Any) -> int:
-    """The rank of a cache: that of the graph input at the begin of its chain."""
-    while name not in editor.inputs:
-        maker = editor.maker(name)
-        if maker is None or not maker.input:
-            raise UnsupportedError(f"node {node.name or node.op_type}: its cache {node.input[0]!r} is no graph input's storage")
-        name = maker.input[0]
-    return len(editor.inputs[name].type.tensor_type.shape.dim)
-
-
-def _position_rank(editor: Editor, name: str) -> int:
-    from tenonnx.convert.concat import known_types
-
-    if name in editor.inputs:
-        return len(editor.inputs[name].type.tensor_type.shape.dim)
-    symbol = known_types(editor.model).get(name)
-    return len(symbol.dims or ()) if symbol is not None else 0
