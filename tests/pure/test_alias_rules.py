@@ -94,7 +94,6 @@ def _no_alias(model: Any) -> None:
     model.graph.output[0].ClearField("alias_of")
 
 
-
 BREAKS: list[tuple[str, Callable[[Any], None], str]] = [
     ("alias-ports", _port, "names output 1; the node has outputs"),
     ("alias-ports", _missing_port, "names input 2; the node has inputs"),

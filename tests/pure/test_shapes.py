@@ -10,8 +10,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 
 from tenonnx import AliasError, CapacityError, CheckError, ShapeError, ShapesContext, SymTensor
-from tenonnx.shapes.symbols import dims_of
 from tenonnx.schema.messages import FunctionProto, GraphProto, to_onnx
+from tenonnx.shapes.symbols import dims_of
 from tests.graphs import Case, graphs
 from tests.models import BOOL, FLOAT, FLOAT16, INT64, Graph, cache_model, declare, spec_example
 

@@ -73,7 +73,9 @@ def inputs(**more: Any) -> dict[str, Any]:
 
 
 def bound(given: dict[str, Any]) -> dict[str, Any]:
-    return {name: writable(value) if name in ("a", "b") and isinstance(value, np.ndarray) else value for name, value in given.items()}
+    return {
+        name: writable(value) if name in ("a", "b") and isinstance(value, np.ndarray) else value for name, value in given.items()
+    }
 
 
 def digest(given: dict[str, Any]) -> str:
@@ -128,7 +130,11 @@ REFUSED: dict[str, tuple[Callable[[], dict[str, Any]], type[TenonnxError], str]]
     "position a float": (lambda: inputs(position=5.0), ShapeError, "'position'.*INT64"),
     "position a vector": (lambda: inputs(position=np.array([5])), ShapeError, "'position'"),
     "position a list": (lambda: inputs(position=[5]), BindingError, "'position': expected a NumPy array.*found list"),
-    "position missing": (lambda: {k: v for k, v in inputs().items() if k != "position"}, BindingError, "missing inputs: position"),
+    "position missing": (
+        lambda: {k: v for k, v in inputs().items() if k != "position"},
+        BindingError,
+        "missing inputs: position",
+    ),
     "unknown input": (lambda: inputs(pos=1), BindingError, "no input 'pos'; its inputs are a, b"),
     "more rows than the capacity": (lambda: inputs(values=filled(1, 2, 9, 4), position=0), CapacityError, "9 new rows"),
     "id out of range": (lambda: inputs(ids=np.array([0, 5])), BindingError, "index 5 at element 1 is outside -5..4"),
@@ -157,7 +163,9 @@ def test_refusals_write_nothing_and_release_the_binding(session: Session, case: 
     assert digest({name: value for name, value in given.items() if name in ("a", "b")}) == before
     # The same storage can be bound again, so the refused call holds nothing.
     again = {name: getattr(given.get(name), "array", None) for name in ("a", "b")}
-    if all(isinstance(array, np.ndarray) and array.shape == (1, 2, 8, 4) and array.dtype == np.float32 for array in again.values()):
+    if all(
+        isinstance(array, np.ndarray) and array.shape == (1, 2, 8, 4) and array.dtype == np.float32 for array in again.values()
+    ):
         for array in again.values():
             with owned([extent("again", array)], []):
                 pass
@@ -428,7 +436,9 @@ def test_caches_of_their_own_run_in_parallel(session: Session) -> None:
 
 
 @pytest.mark.parametrize("failure", [KeyboardInterrupt, MemoryError, RuntimeError])
-def test_every_way_out_releases_the_binding(session: Session, monkeypatch: pytest.MonkeyPatch, failure: type[BaseException]) -> None:
+def test_every_way_out_releases_the_binding(
+    session: Session, monkeypatch: pytest.MonkeyPatch, failure: type[BaseException]
+) -> None:
     cache = session.new_cache(8)
 
     def stopped(self: Any, slots: list[int]) -> None:

@@ -173,7 +173,15 @@ def test_values_of_no_elements() -> None:
 
 @pytest.mark.parametrize(
     "options",
-    [{"engine": "fast"}, {"packs": "maybe"}, {"formats": "some"}, {"threads": 0}, {"threads": True}, {"threads": "two"}, {"threads": 257}],
+    [
+        {"engine": "fast"},
+        {"packs": "maybe"},
+        {"formats": "some"},
+        {"threads": 0},
+        {"threads": True},
+        {"threads": "two"},
+        {"threads": 257},
+    ],
 )
 def test_options_out_of_range(options: dict[str, Any]) -> None:
     with pytest.raises(TenonnxError, match=next(iter(options))):
