@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import threading
 import time
 from typing import Any
@@ -244,10 +245,8 @@ def test_many_threads_on_few_sessions_and_caches() -> None:
                 if "capacity" not in str(failure):
                     failures.append(failure)
                 else:
-                    try:
+                    with contextlib.suppress(ConcurrentUseError):
                         cache.reset()
-                    except ConcurrentUseError:
-                        pass
 
     threads = [threading.Thread(target=work, args=(number,)) for number in range(6)]
     [thread.start() for thread in threads]

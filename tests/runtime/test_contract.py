@@ -329,13 +329,13 @@ def test_caches_that_do_not_fit(session: Session) -> None:
     rows = {"values": filled(1, 2, 3, 4), "ids": np.array([1])}
     with pytest.raises(BindingError, match="two Cache objects"):
         session.run(rows | {"a": session.new_cache(8)}, cache=session.new_cache(8))
-    with pytest.raises(BindingError, match="no tensor that fits input 'a'.*new_cache"):
+    with pytest.raises(BindingError, match=r"no tensor that fits input 'a'.*new_cache"):
         session.run(rows, cache=Session(cache_model(("batch", 2, "capacity", 4))).new_cache(8))
-    with pytest.raises(BindingError, match="expected what session.new_cache"):
+    with pytest.raises(BindingError, match=r"expected what session.new_cache"):
         session.run(rows, cache={"a": 1})  # type: ignore[arg-type]
-    with pytest.raises(ShapeError, match="'values'.*batch"):
+    with pytest.raises(ShapeError, match=r"'values'.*batch"):
         session.run(rows, cache=session.new_cache(8, dims={"batch": 2}))
-    with pytest.raises(ShapeError, match="positive number"):
+    with pytest.raises(ShapeError, match=r"positive number"):
         session.new_cache(0)
     with pytest.raises(ShapeError, match="capacity of 8; ask for at most that"):
         Session(cache_model()).new_cache(9)
@@ -352,6 +352,18 @@ def plain() -> Any:
     g.node("Neg", ["x"], "y")
     g.output("y", FLOAT, ["n"])
     return g.model
+
+
+def test_the_old_content_as_an_output_is_a_copy_made_before_the_update() -> None:
+    model = cache_model(rows=1)
+    model.graph.output.add().CopyFrom(model.graph.input[0])
+    model.graph.output[-1].ClearField("access")
+    session = Session(model)
+    cache = session.new_cache(8)
+    cache["cache"][...] = old = filled(1, 2, 8, 4)
+    found = session.run({"values": filled(1, 2, 1, 4, seed=7)}, cache=cache)
+    np.testing.assert_array_equal(found["cache"], old)
+    assert found["updated"] is cache["cache"] and not np.array_equal(cache["cache"], old)
 
 
 def test_a_ragged_position_is_fed_for_the_batch_s_own_axis() -> None:
@@ -380,11 +392,11 @@ def test_a_view_of_a_cache_is_no_input_beside_it(session: Session) -> None:
 def test_storage_that_a_running_call_writes_or_reads(session: Session) -> None:
     given = inputs()
     part = given["a"][0, 1]
-    with owned([extent("other", part)], []), pytest.raises(ConcurrentUseError, match="'a': another call.*wait for it, or give"):
+    with owned([extent("other", part)], []), pytest.raises(ConcurrentUseError, match=r"'a': another call.*wait for it, or give"):
         session.run(bound(given))
     with owned([extent("other", given["values"])], []), pytest.raises(ConcurrentUseError, match="'values'"):
         session.run(bound(given))
-    with owned([], [extent("other", part)]), pytest.raises(ConcurrentUseError, match="'a'.*reads this storage"):
+    with owned([], [extent("other", part)]), pytest.raises(ConcurrentUseError, match=r"'a'.*reads this storage"):
         session.run(bound(given))
     with owned([], [extent("other", given["values"])]):
         session.run(bound(given))

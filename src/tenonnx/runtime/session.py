@@ -203,11 +203,15 @@ class Session:
             writes = writes + [extent(f"out[{name!r}]", results[name]) for name in out]
         if cache is None or out:
             self._refuse_initializers(writes)
-        slots = [address(results[slot.name] if slot.is_output else arrays[slot.name]) for slot in plan.slots]
+        known = {} if cache is None else cache.addresses
+        slots = [
+            address(results[slot.name]) if slot.is_output else known.get(slot.name) or address(arrays[slot.name])
+            for slot in plan.slots
+        ]
         with owned(writes, reads):
             executable.run(slots)
             if cache is not None:
-                cache.advance(max((cache.length + write.rows for write in plan.writes), default=cache.length))
+                cache.advance(cache.length + executable.rows)
         values = {slot.value: slot.name for slot in plan.slots}
         return {
             name: results[name] if name in results else arrays[values[plan.values[index].root]] for name, index in plan.outputs
