@@ -290,6 +290,35 @@ def test_element_types_without_native_storage(elem_type: int) -> None:
         plan(g.model)
 
 
+@pytest.mark.parametrize("dims", [[2**40, 2**40], [2**62, 4], [2**46]])
+def test_sizes_past_any_memory(dims: list[int]) -> None:
+    g = Graph()
+    g.input("x", FLOAT, [1])
+    g.constant("dims", np.array(dims, np.int64))
+    g.node("Expand", ["x", "dims"], "wide")
+    g.node("Sign", ["wide"], "y")
+    g.output("y", FLOAT, None)
+    with pytest.raises(ShapeError, match="more than an address space"):
+        plan(g.model)
+
+
+def test_an_output_named_twice_is_one_output() -> None:
+    model = chain(2)
+    model.graph.output.add().CopyFrom(model.graph.output[0])
+    assert len(plan(model).outputs) == 1
+
+
+def test_an_order_that_is_no_permutation_is_not_guessed() -> None:
+    g = Graph()
+    g.input("x", FLOAT, [2, 3])
+    g.node("Transpose", ["x"], "y", perm=[0])
+    g.output("y", FLOAT, None)
+    try:
+        assert plan(g.model).steps[0].kernel is None  # onnxruntime says what is wrong
+    except ShapeError:
+        pass
+
+
 def test_deep_graphs_are_planned_without_recursion() -> None:
     assert len(plan(chain(5000)).steps) == 5000
     assert len(plan(chain(2000, "Sign")).steps) == 1

@@ -23,6 +23,7 @@ from tenonnx.shapes import ShapesContext, SymTensor
 
 PARALLEL_BYTES = 64 * 1024  # a step that touches less is quicker on one thread than a meeting of all
 
+_ADDRESS_SPACE = 2**47  # bytes of a process
 # Element types that kernels address: the fixed-width ones of whole bytes up to 8, but for complex and 8-bit floats.
 ADDRESSED = frozenset({1, 2, 3, 4, 5, 6, 7, 9, 10, 11, 12, 13, 16})
 FLOAT, FLOAT16, INT32, INT64, BOOL, BFLOAT16 = 1, 10, 6, 7, 9, 16
@@ -274,8 +275,13 @@ def identity(value: Value) -> tuple[Any, ...]:
 
 
 def nbytes_of(elem_type: int, dims: tuple[int, ...]) -> int:
-    """Bytes of a dense tensor; ``UnsupportedError`` for an element type that kernels do not address."""
+    """Bytes of a dense tensor; ``UnsupportedError`` for an element type that kernels do not address, ``ShapeError`` for more
+    elements than could ever be held.
+    """
     kind = dtypes.scalar(elem_type)
     if elem_type not in ADDRESSED:
         raise UnsupportedError(f"{kind.name} values of {kind.bits} bits have no native storage in this version; cast them")
-    return math.prod(dims) * (kind.bits // 8)
+    nbytes = math.prod(dims) * (kind.bits // 8)
+    if nbytes > _ADDRESS_SPACE:
+        raise ShapeError(f"{kind.name}{list(dims)} takes {nbytes:,} bytes, more than an address space; give smaller dimensions")
+    return nbytes

@@ -37,6 +37,8 @@ def transpose(builder: Builder, node: Any) -> bool:
         return True
     value = builder.value(node.input[0])
     order = given if given is not None else list(range(len(value.dims)))[::-1]
+    if sorted(order) != list(range(len(value.dims))):
+        return False
     dims = tuple(value.dims[axis] for axis in order)
     builder.define(node, value.view(dims, tuple(value.strides[axis] for axis in order), node.output[0]))
     return True

@@ -97,7 +97,7 @@ def _results(builder: Builder, names: list[str]) -> dict[str, Value]:
     """The graph's outputs: written where the caller finds them, or the storage of a cache."""
     results: dict[str, Value] = {}
     taken: set[int] = set()
-    for name in names:
+    for name in dict.fromkeys(names):
         value = builder.value(name)
         owner = value.owner
         if builder.aliases.source(name) is not None and owner.mutable:
