@@ -9,7 +9,7 @@ from tenonnx import Session, writable
 from tests.graphs import Case, cached_graphs, graphs
 from tests.oracle.functional import evaluate
 
-SETTINGS = settings(max_examples=1500, deadline=None, suppress_health_check=list(HealthCheck))
+SETTINGS = settings(max_examples=100, deadline=None, suppress_health_check=list(HealthCheck))
 
 
 def check(case: Case) -> None:

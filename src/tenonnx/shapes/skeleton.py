@@ -113,10 +113,11 @@ class Skeleton:
         for value in self.proto.graph.input:
             if value.name in inputs:
                 set_tensor_type(value, inputs[value.name])
-        try:
-            inferred = shape_inference.infer_shapes(
-                self.proto.SerializeToString(), check_type=True, strict_mode=True, data_prop=True
-            )
-        except Exception as error:  # onnx raises types of its own, and RuntimeError, for the same kind of finding
-            raise ShapeError(f"shape inference: {str(error).strip()}; give inputs whose types and dimensions fit") from error
-        return inferred.graph
+        data = self.proto.SerializeToString()
+        # Following the content of shapes, onnx refuses some sound graphs; what it refuses without doing so is not sound.
+        for data_prop in (True, False):
+            try:
+                return shape_inference.infer_shapes(data, check_type=True, strict_mode=True, data_prop=data_prop).graph
+            except Exception as error:  # onnx raises types of its own, and RuntimeError, for the same kind of finding
+                refused = error
+        raise ShapeError(f"shape inference: {str(refused).strip()}; give inputs whose types and dimensions fit") from refused
