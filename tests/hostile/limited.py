@@ -154,7 +154,8 @@ def cases() -> dict[str, Case]:
         ),
         "decoder of a Loop": decoding(
             "(x) => (y) { n = Constant<value_int = 9000000000>() t = Constant<value = bool {1}>() z = Cast<to = 1>(x) "
-            "y = Loop(n, t, z) <body = b (int64 i, bool k, float[2] v) => (bool l, float[2] w) { l = Identity(k) w = Identity(v) }> }"
+            "y = Loop(n, t, z) <body = b (int64 i, bool k, float[2] v) => (bool l, float[2] w) "
+            "{ l = Identity(k) w = Identity(v) }> }"
         ),
         "decoder of a nested Tile": decoding(
             "(x) => (y) { t = Constant<value = bool {1}>() y = If(t) <then_branch = a () => (float[n] w) "
