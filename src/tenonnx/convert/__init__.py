@@ -1,4 +1,7 @@
-"""From other formats: a GGUF file, an ONNX export or an onnxruntime-genai folder as a model that declares its storage."""
+"""From other formats: a GGUF file, an ONNX export or an onnxruntime-genai folder as a model that declares its storage.
+
+``quantize`` writes weights in other formats.
+"""
 
 from __future__ import annotations
 
@@ -17,14 +20,29 @@ from tenonnx.convert.architectures import Decoder, decoder_of
 from tenonnx.convert.builder import DOMAIN, GraphBuilder
 from tenonnx.convert.exported import explicit
 from tenonnx.convert.gguf import Gguf
+from tenonnx.convert.quantize import Packed, Quantized, WeightError, quantize
 from tenonnx.convert.report import CacheFinding, Findings, Report
+from tenonnx.convert.weights import Weight, Weights
 from tenonnx.dtypes import BY_NUMBER
 from tenonnx.errors import PayloadError, UnsupportedError
 from tenonnx.schema import files
 from tenonnx.schema.external import map_file, parse_external
 from tenonnx.schema.messages import ModelProto
 
-__all__ = ["CacheFinding", "Findings", "Report", "convert", "from_gguf", "from_onnx"]
+__all__ = [
+    "CacheFinding",
+    "Findings",
+    "Packed",
+    "Quantized",
+    "Report",
+    "Weight",
+    "WeightError",
+    "Weights",
+    "convert",
+    "from_gguf",
+    "from_onnx",
+    "quantize",
+]
 
 _IR_VERSION, _OPSET = 12, 24
 _KEPT_TEXTS = ("general.name", "general.license", "general.organization", "general.source.url", "general.size_label")
