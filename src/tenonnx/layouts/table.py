@@ -32,15 +32,48 @@ class Layout:
 LAYOUTS = {
     layout.name: layout
     for layout in (
-        Layout("q4", 32, 160, True),
+        Layout("q4", 32, 144, True),
+        Layout("q4m", 32, 160, True),
+        Layout("q5", 32, 176, True),
+        Layout("q5m", 32, 192, True),
         Layout("q8", 32, 272, True),
+        Layout("iq4", 32, 144, True),
+        Layout("fp4", 32, 136, True),
+        Layout("fp4h", 32, 160, True),
+        Layout("g4", 32, 168, True),
+        Layout("g8", 32, 296, True),
+        Layout("q2k", 256, 672, True),
+        Layout("q3k", 256, 912, True),
+        Layout("q4k", 256, 1184, True),
+        Layout("q5k", 256, 1440, True),
+        Layout("q6k", 256, 1680, True),
+        Layout("iq4k", 256, 1104, True),
         Layout("f16", 1, 16, False),
         Layout("bf16", 1, 16, False),
         Layout("f32", 1, 32, False),
     )
 }
 
-_REPACKS = {"Q4_0": "q4", "Q4_1": "q4", "Q8_0": "q8", "F16": "f16", "BF16": "bf16", "F32": "f32"}
+_REPACKS = {
+    "Q4_0": "q4",
+    "Q4_1": "q4m",
+    "Q5_0": "q5",
+    "Q5_1": "q5m",
+    "Q8_0": "q8",
+    "IQ4_NL": "iq4",
+    "MXFP4": "fp4",
+    "NVFP4": "fp4h",
+    "TQ2_0": "q2k",
+    "Q2_K": "q2k",
+    "Q3_K": "q3k",
+    "Q4_K": "q4k",
+    "Q5_K": "q5k",
+    "Q6_K": "q6k",
+    "IQ4_XS": "iq4k",
+    "F16": "f16",
+    "BF16": "bf16",
+    "F32": "f32",
+}
 
 
 def layout_for(format_name: str, shape: tuple[int, ...]) -> Layout | None:
@@ -57,5 +90,5 @@ def packer(format_name: str) -> str:
 
 
 def quantized_row_bytes(columns: int) -> int:
-    """Bytes of one row of activations after ``quantize_rows``: INT8 codes, then FLOAT scale and sum per 32."""
-    return columns + columns // 32 * 8
+    """Bytes of one row of activations after ``quantize_rows``: INT8 codes, FLOAT scale and sum per 32, sums per 16."""
+    return columns + columns // 32 * 16
