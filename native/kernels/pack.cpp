@@ -16,12 +16,6 @@ struct OfHalves {
   }
 };
 
-// Codes of 4 or 8 bits that stand in the source as in a row of the layout: they go, 4 bytes at a time, to every eighth word.
-template <int Words>
-void put_words(byte* codes, int row, const byte* source) {
-  for (int i = 0; i < Words; ++i) std::memcpy(codes + kVectorBytes * i + 4 * row, source + 4 * i, 4);
-}
-
 template <typename L, int Words>
 struct Copied : OfHalves<L, L::packed.bytes / kGroup> {
   static void add(byte* at, int row, const byte* block) {
@@ -56,30 +50,41 @@ struct MXFP4 {
   }
 };
 
-// Half of a FLOAT8E4M3FN, exactly, as FLOAT16.
-uint16_t half_of_e4m3(uint8_t scale) {
-  const uint16_t sign = uint16_t((scale & 0x80) << 8), magnitude = scale & 0x7f;
-  if (magnitude == 0x7f) return uint16_t(sign | 0x7e00);
-  if (magnitude < 8) return uint16_t(sign | float_to_half(float(magnitude) * 0x1p-10f));
-  return uint16_t(sign | (((magnitude << 7) + (7 << 10))));
-}
+// Half of each FLOAT8E4M3FN, exactly, as FLOAT16.
+struct HalfOfE4M3 {
+  uint16_t of[256];
+
+  constexpr HalfOfE4M3() : of{} {
+    for (int code = 0; code < 256; ++code) {
+      const int magnitude = code & 0x7f;
+      int half = (magnitude << 7) + (7 << 10);
+      if (magnitude == 0x7f) half = 0x7e00;
+      if (magnitude < 8) {  // subnormal: magnitude * 2^-10, whose highest bit becomes the hidden one
+        int top = 0;
+        while (magnitude >> (top + 1)) ++top;
+        half = magnitude == 0 ? 0 : ((top + 5) << 10) + (magnitude << (10 - top) & 0x3ff);
+      }
+      of[code] = uint16_t((code & 0x80) << 8 | half);
+    }
+  }
+};
+constexpr HalfOfE4M3 kHalfOfE4M3;
 
 // Four runs of 16 elements; of 8 bytes the low halves come first.
 struct NVFP4 {
   static constexpr Format source{1, 64, 36}, packed = FP4H::packed;
   static void add(byte* at, int row, const byte* block) {
     for (int sub = 0; sub < 2; ++sub, at += packed.bytes) {
-      uint8_t codes[kBlock];
+      uint32_t words[8];
       for (int half = 0; half < 2; ++half) {
-        const uint16_t scale = half_of_e4m3(uint8_t(block[2 * sub + half]));
+        const uint16_t scale = kHalfOfE4M3.of[uint8_t(block[2 * sub + half])];
         std::memcpy(at + 2 * kGroup * half + 2 * row, &scale, 2);
-        const byte* run = block + 4 + 8 * (2 * sub + half);
-        for (int i = 0; i < 8; ++i) {
-          codes[16 * half + i] = uint8_t(run[i] & byte(15));
-          codes[16 * half + 8 + i] = uint8_t(run[i] >> 4);
+        for (int i = 0; i < 4; ++i) {
+          const uint32_t pairs = load_word(block + 4 + 8 * (2 * sub + half) + i % 2 * 4);
+          words[4 * half + i] = pairs >> (i / 2 * 4) & 0x0f0f0f0fu;
         }
       }
-      FP4H::Codes::pack(at + FP4H::Scales::bytes, row, codes);
+      Bits4::LowPlane::pack(at + FP4H::Scales::bytes, row, words);
     }
   }
 };

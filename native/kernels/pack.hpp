@@ -9,6 +9,12 @@ namespace tenonnx::TENONNX_ISA_NS {
 // One FLOAT16 of a row; those of 8 rows stand together.
 static inline void put_half(byte* at, int row, const byte* half) { std::memcpy(at + 2 * row, half, 2); }
 
+// Codes of 4 or 8 bits that stand in the source as in a row of the layout: they go, 4 bytes at a time, to every eighth word.
+template <int Words>
+void put_words(byte* codes, int row, const byte* source) {
+  for (int i = 0; i < Words; ++i) std::memcpy(codes + kVectorBytes * i + 4 * row, source + 4 * i, 4);
+}
+
 template <typename F>
 std::string validate_packing(const Args& a) {
   std::string problem = check_counts(a, 1, 1, 2);

@@ -120,10 +120,8 @@ struct IQ4_XS : Super<IQ4K, 136> {
     for (int i = 0; i < kSubs; ++i) {
       const int high = int(block[2 + i / 4]) >> (i % 4 * 2) & 3, low = int(block[4 + i / 2]) >> (i % 2 * 4) & 15;
       sub(at, i)[row] = byte((low | high << 4) - 32);
+      put_words<4>(sub(at, i) + IQ4K::Scales::bytes, row, block + 8 + 16 * i);
     }
-    uint8_t codes[kColumns] = {};
-    add_fields<4, 16, 0>(block + 8, codes);
-    put_codes(at, row, codes);
   }
 };
 

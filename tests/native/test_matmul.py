@@ -1,6 +1,7 @@
 """Packed matrix kernels: every format decodes and multiplies as its definition says, whatever the batch."""
 
 import gguf
+import ml_dtypes
 import numpy as np
 import pytest
 from hypothesis import example, given, settings
@@ -205,3 +206,20 @@ def test_rows_may_be_strided_and_nothing_beside_them_is_written(isa, format_name
 def test_the_gguf_package_knows_the_formats():
     for format_name, source in QUANTIZED.items():
         assert gguf.GGML_QUANT_SIZES[gguf.GGMLQuantizationType[format_name]][1] == source.nbytes
+
+
+@pytest.mark.parametrize("isa", ISAS)
+def test_every_scale_of_fp4_formats_is_that_of_ocp(isa):
+    """The gguf package gives a finite value for E8M0's NaN, and ignores the sign and the NaN of NVFP4's scale."""
+    exponents = np.zeros((256, 17), np.uint8)
+    exponents[:, 0], exponents[:, 1:] = np.arange(256), 0x72  # 2^e * 1 and 2^e * 6
+    got = gather("MXFP4", pack("MXFP4", exponents, 32, isa), np.arange(256), 256, 32, isa)
+    scale = np.arange(256, dtype=np.uint8).view(ml_dtypes.float8_e8m0fnu).astype(np.float32)[:, None]
+    with np.errstate(over="ignore"):
+        np.testing.assert_array_equal(got, np.repeat(np.concatenate([scale, scale * np.float32(6)], axis=1), 16, axis=1))
+    scales = np.zeros((256, 36), np.uint8)
+    scales[:, :4], scales[:, 4:] = np.arange(256)[:, None], 0x72
+    got = gather("NVFP4", pack("NVFP4", scales, 64, isa), np.arange(256), 256, 64, isa)
+    scale = np.arange(256, dtype=np.uint8).view(ml_dtypes.float8_e4m3fn).astype(np.float32)[:, None]
+    one_and_six = np.repeat(np.concatenate([scale, scale * np.float32(6)], axis=1), 8, axis=1)
+    np.testing.assert_array_equal(got, np.tile(one_and_six, (1, 4)))
