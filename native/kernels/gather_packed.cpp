@@ -46,16 +46,7 @@ std::string validate(const Args& a) {
   std::string problem = check_counts(a, 2, 1, 2);
   if (problem.empty()) problem = check_bytes("packed", a.in[0], L::packed, a.ints[0], a.ints[1]);
   if (!problem.empty()) return problem;
-  const Tensor &ids = a.in[1], &out = a.out[0];
-  if (ids.dtype != DType::Int64 || ids.rank >= kMaxRank || !ids.contiguous())
-    return text("ids: expected contiguous INT64 of rank below %d", kMaxRank);
-  bool fits = out.dtype == DType::Float && out.rank == ids.rank + 1 && out.contiguous() && out.dims[ids.rank] == a.ints[1];
-  int64_t size = 4;
-  for (int i = 0; i < out.rank && fits; ++i)
-    fits = out.dims[i] >= 0 && (i == ids.rank || out.dims[i] == ids.dims[i]) &&
-           !__builtin_mul_overflow(size, out.dims[i], &size);
-  if (fits) return {};
-  return text("out: expected contiguous FLOAT of the shape of ids and a last dimension of %lld", (long long)a.ints[1]);
+  return check_gathered(a);
 }
 
 int64_t tasks(const Args& a) { return a.in[1].size(); }
@@ -93,8 +84,10 @@ KernelTable gather_packed_table() {
   static const Kernel kernels[] = {
       packed<Q4>("gather_q4"),     packed<Q4M>("gather_q4m"), packed<Q5>("gather_q5"),   packed<Q5M>("gather_q5m"),
       packed<Q8>("gather_q8"),     packed<IQ4>("gather_iq4"), packed<FP4>("gather_fp4"), packed<FP4H>("gather_fp4h"),
-      packed<G4>("gather_g4"),     packed<G8>("gather_g8"),   packed<Q2K>("gather_q2k"), packed<Q3K>("gather_q3k"),
+      packed<Q2K>("gather_q2k"), packed<Q3K>("gather_q3k"),
       packed<Q4K>("gather_q4k"),   packed<Q5K>("gather_q5k"), packed<Q6K>("gather_q6k"), packed<IQ4K>("gather_iq4k"),
+      packed<G4<32>>("gather_g4_32"), packed<G4<64>>("gather_g4_64"), packed<G4<128>>("gather_g4_128"),
+      packed<G8<32>>("gather_g8_32"), packed<G8<64>>("gather_g8_64"), packed<G8<128>>("gather_g8_128"),
       gather<F16>("gather_f16"),   gather<BF16>("gather_bf16"), gather<F32>("gather_f32"),
   };
   return {kernels, sizeof kernels / sizeof *kernels};

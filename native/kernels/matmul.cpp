@@ -184,8 +184,10 @@ KernelTable matmul_table() {
   static const Kernel kernels[] = {
       matmul<Q4>("matmul_q4"),   matmul<Q4M>("matmul_q4m"),   matmul<Q5>("matmul_q5"),     matmul<Q5M>("matmul_q5m"),
       matmul<Q8>("matmul_q8"),   matmul<IQ4>("matmul_iq4"),  matmul<FP4>("matmul_fp4"),   matmul<FP4H>("matmul_fp4h"),
-      matmul<G4>("matmul_g4"),   matmul<G8>("matmul_g8"),     matmul<Q2K>("matmul_q2k"),   matmul<Q3K>("matmul_q3k"),
+      matmul<Q2K>("matmul_q2k"), matmul<Q3K>("matmul_q3k"),
       matmul<Q4K>("matmul_q4k"), matmul<Q5K>("matmul_q5k"),   matmul<Q6K>("matmul_q6k"),   matmul<IQ4K>("matmul_iq4k"),
+      matmul<G4<32>>("matmul_g4_32"), matmul<G4<64>>("matmul_g4_64"), matmul<G4<128>>("matmul_g4_128"),
+      matmul<G8<32>>("matmul_g8_32"), matmul<G8<64>>("matmul_g8_64"), matmul<G8<128>>("matmul_g8_128"),
   };
   return {kernels, sizeof kernels / sizeof *kernels};
 }

@@ -89,6 +89,39 @@ struct NVFP4 {
   }
 };
 
+// FLOAT scale, UINT8 zero, UINT4 codes: the low half of a byte first.
+template <int Columns>
+struct Int4 {
+  static constexpr Format source{1, Columns, 5 + Columns / 2}, packed = G4<Columns>::packed;
+  static void add(byte* at, int row, const byte* block) {
+    std::memcpy(at + 4 * row, block, 4);
+    at[4 * kGroup + row] = block[4];
+    for (int sub = 0; sub < Columns / kBlock; ++sub) {
+      uint8_t codes[kBlock];
+      for (int i = 0; i < kBlock / 2; ++i) {
+        const byte pair = block[5 + 16 * sub + i];
+        codes[2 * i] = uint8_t(pair & byte(15));
+        codes[2 * i + 1] = uint8_t(pair >> 4);
+      }
+      Bits4::pack(at + 5 * kGroup + sub * Bits4::bytes, row, codes);
+    }
+  }
+};
+
+// FLOAT scale, UINT8 zero and codes; both lose 128.
+template <int Columns>
+struct Int8 {
+  static constexpr Format source{1, Columns, 5 + Columns}, packed = G8<Columns>::packed;
+  static void add(byte* at, int row, const byte* block) {
+    std::memcpy(at + 4 * row, block, 4);
+    at[4 * kGroup + row] = block[4] ^ byte(128);
+    for (int i = 0; i < Columns / 4; ++i) {
+      const uint32_t four = load_word(block + 5 + 4 * i) ^ 0x80808080u;
+      std::memcpy(at + 5 * kGroup + kVectorBytes * i + 4 * row, &four, 4);
+    }
+  }
+};
+
 template <int Bytes>
 struct Plain {
   static constexpr Format source{1, 1, Bytes}, packed{kGroup, 1, kGroup * Bytes};
@@ -104,6 +137,9 @@ KernelTable pack_table() {
       packer<FiveBits<Q5>>("pack_q5_from_Q5_0"),      packer<FiveBits<Q5M>>("pack_q5m_from_Q5_1"),
       packer<Copied<Q8, 8>>("pack_q8_from_Q8_0"),     packer<Copied<IQ4, 4>>("pack_iq4_from_IQ4_NL"),
       packer<MXFP4>("pack_fp4_from_MXFP4"),           packer<NVFP4>("pack_fp4h_from_NVFP4"),
+      packer<Int4<32>>("pack_g4_32_from_INT4_32"),    packer<Int8<32>>("pack_g8_32_from_INT8_32"),
+      packer<Int4<64>>("pack_g4_64_from_INT4_64"),    packer<Int8<64>>("pack_g8_64_from_INT8_64"),
+      packer<Int4<128>>("pack_g4_128_from_INT4_128"), packer<Int8<128>>("pack_g8_128_from_INT8_128"),
       packer<Plain<2>>("pack_f16_from_F16"),          packer<Plain<2>>("pack_bf16_from_BF16"),
       packer<Plain<4>>("pack_f32_from_F32"),
   };

@@ -41,14 +41,34 @@ struct Q2_K : Super<Q2K, 84> {
   }
 };
 
-// d * (code - 1) is d * 1 * code - d * 1.
+// Ternary: d * (code - 1) is d * 1 * code - d * 1.
+void put_unit_header(byte* at, int row, const byte* d) {
+  put_half(at, row, d);
+  put_half(at + 2 * kGroup, row, d);
+  for (int i = 0; i < 16; ++i) at[Q2K::Scales::head + i / 2 * Q2K::sub_bytes + i % 2 * kGroup + row] = byte(0x11);
+}
+
 struct TQ2_0 : Super<Q2K, 66> {
   static void add(byte* at, int row, const byte* block) {
-    put_half(at, row, block + 64);
-    put_half(at + 2 * kGroup, row, block + 64);
-    for (int i = 0; i < 16; ++i) sub(at, i / 2)[i % 2 * kGroup + row] = byte(0x11);
+    put_unit_header(at, row, block + 64);
     uint8_t codes[kColumns] = {};
     add_fields<2, 32, 0>(block, codes);
+    put_codes(at, row, codes);
+  }
+};
+
+// Digits to base 3 of bytes that are fractions of 256, the first digits of all bytes first.
+uint8_t* put_digits(const byte* packed, int bytes, int digits, uint8_t* codes) {
+  for (int digit = 0, power = 1; digit < digits; ++digit, power *= 3)
+    for (int i = 0; i < bytes; ++i) *codes++ = uint8_t(uint8_t(int(packed[i]) * power) * 3 >> 8);
+  return codes;
+}
+
+struct TQ1_0 : Super<Q2K, 54> {
+  static void add(byte* at, int row, const byte* block) {
+    put_unit_header(at, row, block + 52);
+    uint8_t codes[kColumns];
+    put_digits(block + 48, 4, 4, put_digits(block + 32, 16, 5, put_digits(block, 32, 5, codes)));
     put_codes(at, row, codes);
   }
 };
@@ -132,7 +152,7 @@ KernelTable pack_k_table() {
   static const Kernel kernels[] = {
       packer<Q2_K>("pack_q2k_from_Q2_K"), packer<Q3_K>("pack_q3k_from_Q3_K"), packer<Q4_K>("pack_q4k_from_Q4_K"),
       packer<Q5_K>("pack_q5k_from_Q5_K"), packer<Q6_K>("pack_q6k_from_Q6_K"), packer<IQ4_XS>("pack_iq4k_from_IQ4_XS"),
-      packer<TQ2_0>("pack_q2k_from_TQ2_0"),
+      packer<TQ1_0>("pack_q2k_from_TQ1_0"), packer<TQ2_0>("pack_q2k_from_TQ2_0"),
   };
   return {kernels, sizeof kernels / sizeof *kernels};
 }

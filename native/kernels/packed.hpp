@@ -1,7 +1,7 @@
 // Compute layouts: weights [N rows, K columns] as matrix kernels stream them.
 //
 // Rows stand in groups of 8 (missing rows of the last group are zeros). A group is a run of blocks along K, and groups
-// follow one another without a gap. A block is a head and then one or eight sub-blocks of 32 columns, each of them scales
+// follow one another without a gap. A block is a head and then 1, 2, 4 or 8 sub-blocks of 32 columns, each of them scales
 // and then codes. Whatever is said of one row stands there 8 times, once for each row of the group.
 //
 //   layout  columns  bytes  head            scales of 32 columns         codes     value
@@ -13,8 +13,8 @@
 //   IQ4        32     144   -               FLOAT16 d                    4 bits    d * IQ4[code]
 //   FP4        32     136   -               FLOAT8E8M0 d                 4 bits    d * E2M1[code]
 //   FP4H       32     160   -               FLOAT16 d, d' (halved)       4 bits    d * 2 * E2M1[code]      (16 columns each)
-//   G4         32     168   -               FLOAT d, UINT8 z             4 bits    d * (code - z)
-//   G8         32     296   -               FLOAT d, UINT8 z             8 bits    d * (code - z)
+//   G4          G 40 + 4G   FLOAT d; UINT8 z  -                          4 bits    d * (code - z)          (G is 32, 64, 128)
+//   G8          G 40 + 8G   FLOAT d; INT8 z   -                          INT8      d * (code - z)          (G is 32, 64, 128)
 //   Q2K       256     672   FLOAT16 d, e    UINT4 s, t, s', t'           2 bits    d * s * code - e * t    (16 columns each)
 //   Q3K       256     912   FLOAT16 d       INT8 s, s'                   3 bits    d * s * (code - 4)      (16 columns each)
 //   Q4K       256    1184   FLOAT16 d, e    UINT8 s, t                   4 bits    d * s * code - e * t

@@ -79,11 +79,14 @@ struct Exponent : OneLevel {
   }
 };
 
-struct FloatZero : OneLevel {
-  static constexpr int bytes = 5 * kGroup;
+// One FLOAT scale and one whole zero for all sub-blocks of a block.
+template <int Blocks, bool SignedZero>
+struct FloatZero {
+  static constexpr int blocks = Blocks, head = 5 * kGroup, parts = 1, bytes = 0;
   template <typename V>
-  static inline auto load(const typename V::Source& w, int at) {
-    return Offset<V, 1>{{V::load_floats(w, at)}, V::load_signed(w, at + 4 * kGroup)};
+  static inline auto load(const typename V::Source& w, int) {
+    if constexpr (SignedZero) return Offset<V, 1>{{V::load_floats(w, 0)}, V::load_signed(w, 4 * kGroup)};
+    else return Offset<V, 1>{{V::load_floats(w, 0)}, V::template load_fields<0, 8>(w, 4 * kGroup)};
   }
 };
 
