@@ -111,7 +111,7 @@ struct E2M1Table {
   static constexpr int8_t values[16] = {12, 13, 14, 15, 16, 18, 20, 24, 12, 11, 10, 9, 8, 6, 4, 0};
 };
 
-struct Bytes {
+struct WholeBytes {
   static constexpr int bytes = kBlock * kGroup;
 
   static inline void unpack(const byte* at, int row, uint8_t (&codes)[kBlock]) {
@@ -122,7 +122,7 @@ struct Bytes {
   }
 };
 
-struct Signed8 : Bytes {
+struct Signed8 : WholeBytes {
   static constexpr int largest = 0;
   static constexpr bool is_signed = true;
   template <typename V, int Half, int I>
