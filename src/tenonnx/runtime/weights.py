@@ -13,13 +13,13 @@ from tenonnx._native import Buffer, run_kernel
 from tenonnx.cache import Extent, address, extent
 from tenonnx.codecs import Decoder
 from tenonnx.errors import PayloadError, UnsupportedError
-from tenonnx.layouts import packer
+from tenonnx.layouts import mapping, packer
 from tenonnx.plan import Planner, WeightKey
 from tenonnx.schema.external import DataRoot
 from tenonnx.schema.payload import struct_payload, tensor_array
-from tenonnx.structs import nbytes
+from tenonnx.structs import catalogue, nbytes
 
-_UINT8 = 2
+_FLOAT, _UINT8 = 1, 2
 
 
 class Weights:
@@ -94,9 +94,13 @@ class Weights:
         if layout is None or layout.name != key.layout:
             raise UnsupportedError(f"struct value {key.name!r} does not repack to layout {key.layout!r}")
         packed = Buffer(layout.nbytes(*weight.shape), "weight").array()
-        run_kernel(
-            packer(self._planner.formats[key.name]), [_flat(payload)], [_flat(packed)], list(weight.shape), threads=self._threads
-        )
+        name, ints = self._planner.formats[key.name], [*weight.shape, *layout.arguments]
+        generic = mapping(name)
+        kernel, sources = packer(name), [_tensor(payload.reshape(-1), _UINT8)]
+        if generic is not None:
+            codes, *numbers = generic.operands(catalogue[name], payload, weight.shape)
+            sources = [_tensor(codes, _UINT8), *(_tensor(part, _FLOAT) for part in numbers)]
+        run_kernel(kernel, sources, [_tensor(packed, _UINT8)], ints, threads=self._threads)
         return packed
 
     def _dense(self, value: Any, payload: np.ndarray) -> np.ndarray:
@@ -114,5 +118,7 @@ def _begin(part: Extent) -> int:
     return part.begin
 
 
-def _flat(data: np.ndarray) -> tuple[int, int, list[int], list[int]]:
-    return address(data), _UINT8, [data.size], [1]
+def _tensor(data: np.ndarray | None, elem_type: int) -> tuple[int, int, list[int], list[int]] | None:
+    if data is None:
+        return None
+    return address(data), elem_type, list(data.shape), [stride // data.itemsize for stride in data.strides]
