@@ -22,15 +22,6 @@ struct Activations {
   int64_t x_stride, y_stride;
 };
 
-// Sums of a chain's lanes, in one order.
-float total(const Lanes::Sum (&sums)[Lanes::kSums]) {
-  float lanes[Lanes::kLanes * Lanes::kSums];
-  for (int i = 0; i < Lanes::kSums; ++i) Lanes::store(sums[i], lanes + Lanes::kLanes * i);
-  for (int width = Lanes::kLanes * Lanes::kSums / 2; width > 0; width /= 2)
-    for (int i = 0; i < width; ++i) lanes[i] += lanes[i + width];
-  return lanes[0];
-}
-
 // T tokens times R rows. A result's order of sums does not depend on either.
 template <typename L, int T, int R>
 void multiply_tile(const Rows& rows, const Lanes::Table& shared, const Activations& m) {
@@ -54,7 +45,7 @@ void multiply_tile(const Rows& rows, const Lanes::Table& shared, const Activatio
       }
   }
   for (int t = 0; t < T; ++t)
-    for (int r = 0; r < R; ++r) m.y[t * m.y_stride + r] = total(sums[t][r]);
+    for (int r = 0; r < R; ++r) m.y[t * m.y_stride + r] = Lanes::total(sums[t][r]);
 }
 
 template <typename L, int T, int R>
@@ -99,7 +90,7 @@ void run_matmul(const Args& a, int64_t begin, int64_t end) {
     int64_t left = x.dims[0] - token < kChunk ? x.dims[0] - token : kChunk;
     for (; left >= Lanes::kTile; left -= Lanes::kTile, m.x += Lanes::kTile * m.x_stride, m.y += Lanes::kTile * m.y_stride)
       multiply_rows<L, Lanes::kTile, Lanes::kRows>(rows, count, shared, m);
-    for (; left > 0; --left, m.x += m.x_stride, m.y += m.y_stride) multiply_rows<L, 1, 4>(rows, count, shared, m);
+    for (; left > 0; --left, m.x += m.x_stride, m.y += m.y_stride) multiply_rows<L, 1, Lanes::kRowsAlone>(rows, count, shared, m);
   }
 }
 

@@ -44,12 +44,13 @@ constexpr int64_t lut_bytes(int64_t n, int64_t k, int64_t group) {
   return bytes < 0 || bytes > INT64_MAX - L::head ? -1 : bytes + L::head;
 }
 
-// Vectors of one row: a table scaled, 32 columns decoded, and sums of products along K in kSums chains.
+// Vectors of one row: a table scaled, 32 columns decoded, and sums of products along K in kSums chains. Registers hold the
+// sums of kTile tokens by kRows rows, or of one token by kRowsAlone.
 #if defined(__AVX512F__)
 struct Lanes {
   using Sum = __m512;
   using Table = __m512;
-  static constexpr int kSums = 2, kTile = 4, kRows = 2, kLanes = 16;
+  static constexpr int kSums = 2, kTile = 4, kRows = 2, kRowsAlone = 4, kLanes = 16;
   struct Values {
     __m512 of[2];
   };
@@ -69,12 +70,12 @@ struct Lanes {
   static inline void store(const Values& values, float* out) {
     for (int i = 0; i < 2; ++i) _mm512_storeu_ps(out + kLanes * i, values.of[i]);
   }
-  static inline void store(Sum sum, float* out) { _mm512_storeu_ps(out, sum); }
+  static inline float total(const Sum (&sums)[kSums]) { return _mm512_reduce_add_ps(_mm512_add_ps(sums[0], sums[1])); }
 };
 #elif defined(__AVX2__)
 struct Lanes {
   using Sum = __m256;
-  static constexpr int kSums = 2, kTile = 4, kRows = 1, kLanes = 8;
+  static constexpr int kSums = 2, kTile = 4, kRows = 1, kRowsAlone = 2, kLanes = 8;
   struct Table {
     __m256 low, high;
   };
@@ -110,11 +111,16 @@ struct Lanes {
   static inline void store(const Values& values, float* out) {
     for (int i = 0; i < 4; ++i) _mm256_storeu_ps(out + kLanes * i, values.of[i]);
   }
-  static inline void store(Sum sum, float* out) { _mm256_storeu_ps(out, sum); }
+  static inline float total(const Sum (&sums)[kSums]) {
+    const __m256 eight = _mm256_add_ps(sums[0], sums[1]);
+    const __m128 four = _mm_add_ps(_mm256_castps256_ps128(eight), _mm256_extractf128_ps(eight, 1));
+    const __m128 two = _mm_add_ps(four, _mm_movehl_ps(four, four));
+    return _mm_cvtss_f32(_mm_add_ss(two, _mm_movehdup_ps(two)));
+  }
 };
 #else
 struct Lanes {
-  static constexpr int kSums = 1, kTile = 4, kRows = 1, kLanes = 8;
+  static constexpr int kSums = 1, kTile = 4, kRows = 1, kRowsAlone = 1, kLanes = 8;
   struct Sum {
     float of[kLanes];
   };
@@ -156,7 +162,11 @@ struct Lanes {
       for (int lane = 0; lane < kLanes; ++lane) sums[0].of[lane] += values.of[i + lane] * x[i + lane];
   }
   static inline void store(const Values& values, float* out) { std::memcpy(out, &values, sizeof values); }
-  static inline void store(const Sum& sum, float* out) { std::memcpy(out, &sum, sizeof sum); }
+  static inline float total(const Sum (&sums)[kSums]) {
+    float sum = 0.0f;
+    for (float lane : sums[0].of) sum += lane;
+    return sum;
+  }
 };
 #endif
 
