@@ -100,7 +100,7 @@ def test_sizes_that_do_not_fit_or_wrap_are_refused(kernel, n, k, group):
         (f"matmul_{kernel}", [(0, 1, [1, 32], [32, 1]), some], (0, 1, [1, 1], [1, 1])),
         (f"gather_{kernel}", [some, (0, 7, [1], [1])], (0, 1, [1, 1], [1, 1])),
     ]:
-        with pytest.raises(ValueError, match="no such layout|expected"):
+        with pytest.raises(ValueError, match=r"no such layout|expected"):
             _native.run_kernel(name, inputs, [output], [n, k, group])
 
 
