@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from tenonnx import dtypes
 from tenonnx._native import Buffer, run_kernel
 from tenonnx.cache import Extent, address, extent
 from tenonnx.codecs import Decoder
@@ -18,8 +19,6 @@ from tenonnx.plan import Planner, WeightKey
 from tenonnx.schema.external import DataRoot
 from tenonnx.schema.payload import struct_payload, tensor_array
 from tenonnx.structs import catalogue, nbytes
-
-_FLOAT, _UINT8 = 1, 2
 
 
 class Weights:
@@ -96,11 +95,11 @@ class Weights:
         packed = Buffer(layout.nbytes(*weight.shape), "weight").array()
         name, ints = self._planner.formats[key.name], [*weight.shape, *layout.arguments]
         generic = mapping(name)
-        kernel, sources = packer(name), [_tensor(payload.reshape(-1), _UINT8)]
+        parts: tuple[np.ndarray | None, ...] = (payload.reshape(-1),)
         if generic is not None:
-            codes, *numbers = generic.operands(catalogue[name], payload, weight.shape)
-            sources = [_tensor(codes, _UINT8), *(_tensor(part, _FLOAT) for part in numbers)]
-        run_kernel(kernel, sources, [_tensor(packed, _UINT8)], ints, threads=self._threads)
+            parts = generic.operands(catalogue[name], payload, weight.shape)
+        sources = [None if part is None else _tensor(part) for part in parts]
+        run_kernel(packer(name), sources, [_tensor(packed)], ints, threads=self._threads)
         return packed
 
     def _dense(self, value: Any, payload: np.ndarray) -> np.ndarray:
@@ -118,7 +117,6 @@ def _begin(part: Extent) -> int:
     return part.begin
 
 
-def _tensor(data: np.ndarray | None, elem_type: int) -> tuple[int, int, list[int], list[int]] | None:
-    if data is None:
-        return None
-    return address(data), elem_type, list(data.shape), [stride // data.itemsize for stride in data.strides]
+def _tensor(data: np.ndarray) -> tuple[int, int, list[int], list[int]]:
+    strides = [stride // data.itemsize for stride in data.strides]
+    return address(data), dtypes.of_numpy(data.dtype).number, list(data.shape), strides
