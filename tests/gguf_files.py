@@ -237,7 +237,7 @@ def _add_tensor(writer: gguf.GGUFWriter, name: str, array: np.ndarray, format: s
         try:
             blocks = gguf.quants.quantize(array, kind)
         except NotImplementedError:
-            blocks = random_blocks(format, array)
+            blocks = random_blocks(format, array) if format in catalogue else np.zeros(array.shape, np.uint8)
         writer.add_tensor(name, blocks, raw_dtype=kind)
 
 

@@ -32,9 +32,17 @@ Isa isa_of(const std::string& name) {
 // (address, ONNX element type, dims, strides in elements); element type 0 is an absent optional input.
 using TensorTuple = std::tuple<uintptr_t, int, std::vector<int64_t>, std::vector<int64_t>>;
 
+// A row of a table; nanobind itself takes a tuple's length on trust.
+nb::tuple row_of(nb::handle row, size_t fields) {
+  if (!nb::isinstance<nb::tuple>(row)) throw nb::type_error("a row of a table is no tuple");
+  nb::tuple tuple = nb::cast<nb::tuple>(row);
+  if (tuple.size() != fields) throw nb::value_error("a row of a table has another number of fields");
+  return tuple;
+}
+
 Tensor tensor_of(nb::handle row) {
   if (row.is_none()) return {};
-  nb::tuple fields = nb::cast<nb::tuple>(row);
+  nb::tuple fields = row_of(row, 4);
   auto dims = nb::cast<std::vector<int64_t>>(fields[2]);
   auto strides = nb::cast<std::vector<int64_t>>(fields[3]);
   if (dims.size() > size_t(kMaxRank) || dims.size() != strides.size()) throw nb::value_error("rank over 8, or strides that do not fit dims");
@@ -116,7 +124,7 @@ nb::dict ledger() {
 
 // (space, slot, offset, element type, dims, strides, address of a fixed value)
 ValueSpec value_of(nb::handle row) {
-  nb::tuple f = nb::cast<nb::tuple>(row);
+  nb::tuple f = row_of(row, 7);
   ValueSpec value;
   value.space = Space(nb::cast<int>(f[0]));
   value.slot = nb::cast<int>(f[1]);
@@ -127,7 +135,7 @@ ValueSpec value_of(nb::handle row) {
 
 // (kernel name or None for another engine's step, label, inputs, outputs, ints, floats, parallel, sync)
 StepSpec step_of(nb::handle row, Isa isa) {
-  nb::tuple f = nb::cast<nb::tuple>(row);
+  nb::tuple f = row_of(row, 8);
   StepSpec step;
   step.name = nb::cast<std::string>(f[1]);
   if (!f[0].is_none()) {

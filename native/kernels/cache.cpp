@@ -19,7 +19,8 @@ std::string validate_update(const Args& a) {
   REQUIRE_OK(check_call(a, {3, 3, 1, 1, 2, 0}));
   const Tensor &cache = a.in[0], &values = a.in[1], &position = a.in[2], &updated = a.out[0];
   const int64_t axis = a.ints[0], batch_axis = a.ints[1];
-  REQUIRE(axis >= 0 && axis < cache.rank && batch_axis >= 0 && batch_axis < cache.rank && axis != batch_axis,
+  const bool ragged = position.rank > 0;  // else the batch is no more than one of the rows' dimensions
+  REQUIRE(axis >= 0 && axis < cache.rank && batch_axis >= 0 && batch_axis < cache.rank && (!ragged || axis != batch_axis),
           "axis %lld and batch_axis %lld are not two axes of %s", static_cast<long long>(axis),
           static_cast<long long>(batch_axis), describe(cache));
   bool same = same_dims(cache, updated) && cache.dtype == updated.dtype;

@@ -40,9 +40,10 @@ void Program::check_values() const {
   for (size_t i = 0; i < values_.size(); ++i) {
     const ValueSpec& v = values_[i];
     const int64_t bytes = extent(v.tensor);
-    int64_t room = INT64_MAX;
+    int64_t room = -1;
     if (v.space == Space::arena) room = arena_bytes_;
-    if (v.space == Space::slot) room = v.slot >= 0 && v.slot < int(slot_bytes_.size()) ? slot_bytes_[size_t(v.slot)] : -1;
+    else if (v.space == Space::fixed) room = v.tensor.data != nullptr || bytes == 0 ? INT64_MAX : -1;
+    else if (v.space == Space::slot && v.slot >= 0 && v.slot < int(slot_bytes_.size())) room = slot_bytes_[size_t(v.slot)];
     if (size_of(v.tensor.dtype) == 0 || bytes < 0 || v.offset < 0 || v.offset > room || bytes > room - v.offset) {
       throw std::invalid_argument("value " + std::to_string(i) + " of the plan does not fit its storage");
     }
@@ -51,7 +52,6 @@ void Program::check_values() const {
 
 void Program::check_step(size_t index) const {
   const StepSpec& step = steps_[index];
-  if (step.kernel == nullptr) return;  // run by another engine
   std::vector<Tensor> tensors;
   for (const std::vector<int>* ids : {&step.inputs, &step.outputs}) {
     for (int id : *ids) {
@@ -61,6 +61,7 @@ void Program::check_step(size_t index) const {
       tensors.push_back(id < 0 ? Tensor{} : values_[size_t(id)].tensor);
     }
   }
+  if (step.kernel == nullptr) return;  // run by another engine
   Fault fault;
   const Args call{tensors.data(), int(step.inputs.size()), tensors.data() + step.inputs.size(), int(step.outputs.size()),
                   step.ints.data(), int(step.ints.size()), step.floats.data(), int(step.floats.size()), &fault};

@@ -40,7 +40,7 @@ struct Failure {
 // What one run binds: an arena, and every step's arguments resolved to addresses.
 class Run {
  public:
-  std::byte* address(int value) const { return addresses_[size_t(value)]; }
+  std::byte* address(int value) const { return addresses_.at(size_t(value)); }  // std::out_of_range for no value of the plan
 
  private:
   friend class Program;

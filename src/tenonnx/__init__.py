@@ -39,6 +39,7 @@ _PACKAGES = (
     "codecs",
     "convert",
     "errors",
+    "inspection",
     "layouts",
     "plan",
     "runtime",

@@ -215,7 +215,11 @@ def test_random_damage_never_leaves_the_error_tree(
             "'blk.0.attn_q_norm.weight' is none",
         ),
         ({"extra": {"blk.7.attn_q.weight": np.zeros((64, 64), np.float32)}}, UnsupportedError, "'blk.7.attn_q.weight' is none"),
-        ({"format": "Q5_0"}, UnsupportedError, "'token_embd.weight' has type Q5_0; this version runs .*Q4_1"),
+        (
+            {"format": "I8"},
+            UnsupportedError,
+            "'token_embd.weight' has type I8; this version runs .*Q4_1, .*NVFP4, Q1_0: quantize",
+        ),
         ({"rope_factors": np.ones(5)}, PayloadError, "rope_freqs"),
         ({"rope_factors": np.array([1, 0, 1, 1, 1, 1, 1, 1])}, PayloadError, "not positive"),
         ({"rope_factors": np.full(8, 1e-42)}, PayloadError, "rope turns"),

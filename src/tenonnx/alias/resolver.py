@@ -49,9 +49,11 @@ class AliasMap:
         self.mutable_inputs = tuple(value.name for value in scope.body.input if is_mutable(value))
         self._of: dict[str, Alias] = {}
         self._next: dict[str, list[Alias]] = {}
+        self._roots: dict[str, str] = {}
         for alias in self.aliases:
-            self._of.setdefault(alias.output, alias)
-            self._next.setdefault(alias.source, []).append(alias)
+            if alias.output not in self._of:  # the checker reports a second alias of one output
+                self._of[alias.output] = alias
+                self._next.setdefault(alias.source, []).append(alias)
 
     def source(self, name: str) -> str | None:
         """The value whose storage ``name`` takes over directly, or None when it owns distinct storage."""
@@ -60,18 +62,20 @@ class AliasMap:
 
     def ancestors(self, name: str) -> list[str]:
         """The values that ``name`` shares storage with, from its direct source to its root."""
-        found: list[str] = []
+        found: dict[str, None] = {}
         while (source := self.source(name)) is not None:
             if source in found or source == name:
                 raise AliasError(f"value {name!r} of {self.scope.path} is an alias of itself; an alias names an earlier value")
-            found.append(source)
+            found[source] = None
             name = source
-        return found
+        return list(found)
 
     def root(self, name: str) -> str:
         """The value at the end of the chain: ``name`` itself when it owns distinct storage."""
-        ancestors = self.ancestors(name)
-        return ancestors[-1] if ancestors else name
+        if name not in self._roots:
+            chain = [name, *self.ancestors(name)]
+            self._roots.update(dict.fromkeys(chain, chain[-1]))
+        return self._roots[name]
 
     def forks(self, name: str) -> list[Alias]:
         """The aliases made directly from ``name``; more than one is a fork, which no storage can satisfy."""

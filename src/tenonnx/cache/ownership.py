@@ -5,6 +5,7 @@ Ownership belongs to storage, not to Python objects: two arrays over the same by
 
 from __future__ import annotations
 
+import os
 import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -24,7 +25,8 @@ class Extent(NamedTuple):
     end: int
 
     def overlaps(self, other: Extent) -> bool:
-        return self.begin < other.end and other.begin < self.end
+        """Whether a byte lies in both; an empty extent has none."""
+        return max(self.begin, other.begin) < min(self.end, other.end)
 
 
 class Writable:
@@ -43,8 +45,8 @@ def writable(array: np.ndarray) -> Writable:
     """Opt one array into mutation for the call it is given to.
 
     ``array`` must be a writable C-contiguous NumPy array, of the element type and shape of the READ_WRITE input it is
-    bound to. Raises ``ImmutableStorageError`` for a read-only array, ``BindingError`` for anything that is no array or is
-    not contiguous: a copy would not be the caller's storage.
+    bound to. Raises ``ImmutableStorageError`` for a read-only array, ``BindingError`` for anything that is no array, is not
+    contiguous or is not aligned: a copy would not be the caller's storage.
     """
     if not isinstance(array, np.ndarray):
         raise BindingError(
@@ -58,6 +60,11 @@ def writable(array: np.ndarray) -> Writable:
         raise BindingError(
             f"writable: the array {array.dtype}{list(array.shape)} with strides {array.strides} is not contiguous; "
             "allocate the cache whole and bind it whole"
+        )
+    if not array.flags.aligned:
+        raise BindingError(
+            f"writable: the array {array.dtype}{list(array.shape)} at {address(array):#x} is not aligned to its element type; "
+            "allocate the cache as an array of that type"
         )
     return Writable(array)
 
@@ -74,22 +81,25 @@ def extent(name: str, array: np.ndarray) -> Extent:
 
 
 class _Registry:
+    """The storage of all running calls: what each writes, and what it only reads."""
+
     def __init__(self) -> None:
+        self.forget()
+
+    def forget(self) -> None:
+        """Start empty; a child of fork() has none of its parent's running calls."""
         self._lock = threading.Lock()
-        self._held: dict[int, tuple[Extent, ...]] = {}
+        self._held: dict[int, tuple[Sequence[Extent], Sequence[Extent]]] = {}
         self._next = 0
 
-    def enter(self, extents: tuple[Extent, ...], reads: Sequence[Extent]) -> int:
+    def enter(self, writes: Sequence[Extent], reads: Sequence[Extent]) -> int:
         with self._lock:
-            for held in self._held.values():
-                for mine in (*extents, *reads):
-                    if any(mine.overlaps(other) for other in held):
-                        raise ConcurrentUseError(
-                            f"input {mine.name!r}: another call that is still running has bound this storage as writable; "
-                            "wait for it, or give each call a cache of its own"
-                        )
+            for written, read in self._held.values():
+                _refuse(writes, written, "has bound this storage as writable")
+                _refuse(reads, written, "has bound this storage as writable")
+                _refuse(writes, read, "reads this storage, which this call would write")
             self._next += 1
-            self._held[self._next] = extents
+            self._held[self._next] = writes, reads
             return self._next
 
     def leave(self, ticket: int) -> None:
@@ -97,11 +107,21 @@ class _Registry:
             self._held.pop(ticket, None)
 
 
+def _refuse(mine: Sequence[Extent], held: Sequence[Extent], what: str) -> None:
+    for extent in mine:
+        if any(extent.overlaps(other) for other in held):
+            raise ConcurrentUseError(
+                f"input {extent.name!r}: another call that is still running {what}; "
+                "wait for it, or give each call a cache of its own"
+            )
+
+
 _registry = _Registry()
+os.register_at_fork(after_in_child=_registry.forget)
 
 
 def _check_distinct(writes: Sequence[Extent], reads: Sequence[Extent]) -> None:
-    in_order = sorted(writes, key=lambda extent: extent.begin)
+    in_order = sorted((extent for extent in writes if extent.begin < extent.end), key=lambda extent: extent.begin)
     for a, b in pairwise(in_order):
         if a.overlaps(b):
             how = "the same array" if (a.begin, a.end) == (b.begin, b.end) else "overlapping arrays"
@@ -118,10 +138,11 @@ def _check_distinct(writes: Sequence[Extent], reads: Sequence[Extent]) -> None:
 def owned(writes: Sequence[Extent], reads: Sequence[Extent]) -> Iterator[None]:
     """Hold ``writes`` for the running call; released on every way out.
 
-    Raises ``SharedStorageError`` when bindings of this call overlap, ``ConcurrentUseError`` when another call holds one.
+    Raises ``SharedStorageError`` when bindings of this call overlap, ``ConcurrentUseError`` when another call writes one
+    of them, or reads one that this call writes.
     """
     _check_distinct(writes, reads)
-    ticket = _registry.enter(tuple(writes), reads)
+    ticket = _registry.enter(writes, reads)
     try:
         yield
     finally:

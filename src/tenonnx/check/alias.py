@@ -115,7 +115,7 @@ def read_write_inputs(scope: Scope, aliases: AliasMap) -> Iterator[Diagnostic]:
 def alias_root(scope: Scope, aliases: AliasMap) -> Iterator[Diagnostic]:
     """The root of an alias is a READ_WRITE input."""
     for alias in aliases.aliases:
-        if alias.source in {other.output for other in aliases.aliases}:
+        if aliases.source(alias.source) is not None:
             continue  # reported once, at the root
         if alias.source not in aliases.mutable_inputs:
             is_initializer = alias.source in scope.initializers or alias.source in scope.structs
@@ -192,6 +192,18 @@ def aliased_outputs(scope: Scope, aliases: AliasMap) -> Iterator[Diagnostic]:
             )
 
 
+def stale_outputs(scope: Scope, aliases: AliasMap) -> Iterator[Diagnostic]:
+    """A graph output that shares a cache's storage is the last name of its chain: after the run, that storage holds no other."""
+    for name in scope.outputs:
+        later = aliases.forks(name)
+        if later and aliases.source(name) is not None:
+            yield _error(
+                "stale-outputs",
+                f"{scope.path}: output {name!r}",
+                f"is overwritten by {scope.describe(later[0].node)} in the same storage; return {later[0].output!r} instead",
+            )
+
+
 def cache_update_alias(scope: Scope, aliases: AliasMap) -> Iterator[Diagnostic]:
     """A cache update aliases its cache."""
     for position, node in enumerate(scope.nodes):
@@ -230,6 +242,7 @@ RULES: tuple[Rule, ...] = (
     alias_fork,
     alias_reader,
     aliased_outputs,
+    stale_outputs,
     cache_update_alias,
     nested_aliases,
 )

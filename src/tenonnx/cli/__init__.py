@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from tenonnx.cli import chat, check, convert, demo, generate, pull
+from tenonnx.cli import chat, check, convert, demo, generate, inspect, pull, quantize
 
 # Plain help and errors: rich would cost every command its import.
 app = typer.Typer(
@@ -19,7 +19,16 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-for command in (generate.generate, chat.chat, pull.pull, convert.convert, check.check, demo.demo):
+for command in (
+    generate.generate,
+    chat.chat,
+    pull.pull,
+    convert.convert,
+    quantize.quantize,
+    inspect.inspect,
+    check.check,
+    demo.demo,
+):
     app.command(epilog=f"Example: {command.__dict__['example']}")(command)
 
 

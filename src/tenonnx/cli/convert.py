@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import time
 from pathlib import Path
 from typing import Annotated
@@ -9,18 +10,32 @@ from typing import Annotated
 import typer
 
 from tenonnx.cli.common import AsJson, command, print_json, progress_bar, size
+from tenonnx.errors import OptionError
 
 
 @command("tenonnx convert SmolLM2-135M-Instruct.Q4_1.gguf smollm2.onnx")
 def convert(
-    source: Annotated[str, typer.Argument(metavar="IN", help="A GGUF, or a known name.", show_default=False)],
+    source: Annotated[
+        str,
+        typer.Argument(
+            metavar="IN", help="A GGUF, an .onnx file, an onnxruntime-genai folder, or a known name.", show_default=False
+        ),
+    ],
     out: Annotated[Path, typer.Argument(metavar="OUT", help="The .onnx file to write.", show_default=False)],
     copy: Annotated[bool, typer.Option("--copy", help="Copy the weights beside OUT instead of pointing at IN.")] = False,
+    alias: Annotated[
+        list[str] | None, typer.Option(metavar="OUT=IN", help="Let an output share an input's storage.", show_default=False)
+    ] = None,
+    portable: Annotated[
+        str | None,
+        typer.Option(metavar="WEIGHTS", help="For stock onnxruntime: float32, float16 or nbits.", show_default=False),
+    ] = None,
     json: AsJson = False,
 ) -> None:
-    """Write a model as ONNX. Weights stay in the file they came from, which has to lie in OUT's folder, unless --copy."""
+    """Write a model as ONNX, its caches declared. Weights stay in their file, which lies in OUT's folder, unless --copy."""
     from tenonnx.text.loading import find_model
 
+    aliases = _aliases(alias or [])
     with progress_bar(source) as progress:
         path = find_model(source, progress)
         from tenonnx.convert import convert as convert_model
@@ -32,15 +47,28 @@ def convert(
             copied += length
             progress("copy", copied, max(copied, total))
 
-        convert_model(path, out, copy=copy, progress=count)
+        report = convert_model(path, out, copy=copy, aliases=aliases, portable=portable, progress=count)
     took = time.perf_counter() - start
     weights, files = _external(out)
     if json:
         figures = {"path": str(out), "bytes": out.stat().st_size, "weight_bytes": weights, "weight_files": files, "seconds": took}
-        print_json(figures)
+        caches = [dataclasses.asdict(cache) for cache in report.caches]
+        print_json({**figures, "caches": caches, "notes": list(report.notes)})
     else:
         where = ", ".join(files) or "the model itself"
         print(f"{out}: {size(out.stat().st_size)}, and {size(weights)} of weights in {where}; {took:.2f} s")
+        for line in (*report.caches, *report.notes):
+            print(f"  {line}")
+
+
+def _aliases(pairs: list[str]) -> dict[str, str]:
+    found: dict[str, str] = {}
+    for pair in pairs:
+        output, equals, source = pair.partition("=")
+        if not output or not equals or not source:
+            raise OptionError(f"--alias {pair}: expected OUT=IN, an output of the graph and an input")
+        found[output] = source
+    return found
 
 
 def _external(path: Path) -> tuple[int, list[str]]:

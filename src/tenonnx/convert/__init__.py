@@ -1,11 +1,14 @@
-"""From other formats: a GGUF file as an ONNX model whose weights stay in the GGUF file."""
+"""From other formats: a GGUF file, an ONNX export or an onnxruntime-genai folder as a model that declares its storage.
+
+``quantize`` writes weights in other formats.
+"""
 
 from __future__ import annotations
 
 import json
 import os
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -15,25 +18,34 @@ import numpy as np
 from tenonnx.convert import gguf, llama, rope, tokenizer
 from tenonnx.convert.architectures import Decoder, decoder_of
 from tenonnx.convert.builder import DOMAIN, GraphBuilder
+from tenonnx.convert.exported import explicit
 from tenonnx.convert.gguf import Gguf
+from tenonnx.convert.quantize import Packed, Quantized, WeightError, quantize
+from tenonnx.convert.report import CacheFinding, Findings, Report
+from tenonnx.convert.weights import Weight, Weights
+from tenonnx.dtypes import BY_NUMBER
 from tenonnx.errors import PayloadError, UnsupportedError
 from tenonnx.schema import files
-from tenonnx.schema.external import map_file
+from tenonnx.schema.external import map_file, parse_external
 from tenonnx.schema.messages import ModelProto
+
+__all__ = [
+    "CacheFinding",
+    "Findings",
+    "Packed",
+    "Quantized",
+    "Report",
+    "Weight",
+    "WeightError",
+    "Weights",
+    "convert",
+    "from_gguf",
+    "from_onnx",
+    "quantize",
+]
 
 _IR_VERSION, _OPSET = 12, 24
 _KEPT_TEXTS = ("general.name", "general.license", "general.organization", "general.source.url", "general.size_label")
-
-
-@dataclass(frozen=True)
-class Report:
-    """What a conversion wrote."""
-
-    path: Path
-    architecture: str
-    weights: dict[str, int]  # number of tensors by format
-    model_bytes: int  # of the .onnx
-    copied_bytes: int  # of weights; 0 when they stay where they were
 
 
 def from_gguf(path: str | os.PathLike[str]) -> tuple[Any, Path]:
@@ -46,39 +58,105 @@ def from_gguf(path: str | os.PathLike[str]) -> tuple[Any, Path]:
     return _model(source), _folder(source)
 
 
+def from_onnx(path: str | os.PathLike[str], aliases: Mapping[str, str] | None = None) -> tuple[Any, Path, Findings]:
+    """An .onnx file or an onnxruntime-genai folder with its caches declared, the folder of its external data, and what was found.
+
+    Caches that grow by Concat become caches of a capacity, updated in place; those that operators can update in place are
+    annotated; ``aliases`` {output: input} adds others by hand. Nothing is written. Raises ``PayloadError`` when the source
+    cannot be read, ``AliasError`` for an alias that the graph cannot have, ``CheckError`` when the result breaks the contract.
+    """
+    findings = Findings()
+    model, folder = explicit(path, aliases or {}, findings)
+    return model, folder, findings
+
+
 def convert(
     source: str | os.PathLike[str],
     out: str | os.PathLike[str],
     *,
     copy: bool = False,
+    aliases: Mapping[str, str] | None = None,
+    portable: str | None = None,
     progress: Callable[[int], object] | None = None,
 ) -> Report:
-    """Write ``source`` (a GGUF file) as the ONNX model ``out``; its weights stay in the GGUF file, which must lie beside ``out``.
+    """Write ``source`` (a GGUF file, an .onnx file or an onnxruntime-genai folder) as the model ``out``.
 
-    With ``copy`` the weights are copied into ``<out>.data`` instead, ``progress`` being called with the bytes of each.
-    An existing ``out`` is replaced whole or not at all. Raises what ``from_gguf`` does, and ``PayloadError`` when the
-    weights do not lie in the folder of ``out`` or ``out`` would replace its source.
+    Its weights stay where they are, which must be the folder of ``out``. With ``copy`` they are copied into ``<out>.data``
+    instead, ``progress`` being called with the bytes of each. ``aliases``: {output: input} that share storage, by hand.
+    ``portable`` ("float32", "float16" or "nbits") writes a model that stock onnxruntime runs, with its weights in it.
+    An existing ``out`` is replaced whole or not at all. Raises what ``from_gguf`` and ``from_onnx`` do, and ``PayloadError``
+    when the weights do not lie in the folder of ``out`` or ``out`` would replace its source.
     """
     source, out = Path(source), Path(out)
-    if not gguf.is_gguf(source):
-        raise UnsupportedError(f"{source}: is not converted by this version; accepted is a GGUF file")
-    read = gguf.read(source)
-    folder = _folder(read)
-    if {gguf.resolved(out), gguf.resolved(f"{out}.data")} & set(read.files):
+    is_gguf = not source.is_dir() and gguf.is_gguf(source)
+    if is_gguf and aliases:
+        raise UnsupportedError(f"{source}: a GGUF's caches are declared already; aliases are for ONNX models")
+    read = _gguf_source(source) if is_gguf else _onnx_source(source, aliases)
+    if {gguf.resolved(out), gguf.resolved(f"{out}.data")} & read.files:
         raise PayloadError(f"{out}: would replace the weights it is made from; name another file")
-    if not copy and gguf.resolved(out.parent) != folder:
+    model = read.model
+    if portable is not None:
+        from tenonnx.convert.portable import portable as stock
+
+        model = stock(model, read.folder, portable)
+    elif read.external_bytes and not copy and gguf.resolved(out.parent) != gguf.resolved(read.folder):
         raise PayloadError(
-            f"{out}: a model finds its weights in its own folder, and these lie in {folder}; "
-            f"write {folder / out.name} instead, or copy the weights ({_weight_bytes(read)} bytes) with --copy (copy=True)"
+            f"{out}: a model finds its weights in its own folder, and these lie in {read.folder}; "
+            f"write {read.folder / out.name} instead, or copy the weights ({read.external_bytes} bytes) with --copy (copy=True)"
         )
-    model = _model(read)
-    files.save(model, out, data_root=folder if copy else None, progress=progress)
+    copied = copy and portable is None
+    files.save(model, out, data_root=read.folder if copied else None, progress=progress)
     return Report(
         path=out,
+        architecture=read.architecture,
+        weights=read.weights,
+        model_bytes=out.stat().st_size,
+        copied_bytes=read.external_bytes if copied else 0,
+        caches=tuple(read.findings.caches),
+        notes=tuple(read.findings.notes),
+    )
+
+
+@dataclass(frozen=True)
+class _Source:
+    """A model read, and what its conversion has to know of where it came from."""
+
+    model: Any
+    folder: Path  # of its external data
+    files: set[Path]  # that must not be replaced
+    external_bytes: int
+    architecture: str
+    weights: dict[str, int]  # number of tensors by format
+    findings: Findings
+
+
+def _gguf_source(path: Path) -> _Source:
+    read = gguf.read(path)
+    return _Source(
+        model=_model(read),
+        folder=_folder(read),
+        files=set(read.files),
+        external_bytes=_weight_bytes(read),
         architecture=read.metadata.text("general.architecture"),
         weights=dict(Counter(tensor.format for tensor in read.tensors.values())),
-        model_bytes=out.stat().st_size,
-        copied_bytes=_weight_bytes(read) if copy else 0,
+        findings=Findings(),
+    )
+
+
+def _onnx_source(path: Path, aliases: Mapping[str, str] | None) -> _Source:
+    model, folder, findings = from_onnx(path, aliases)
+    external = [value for value in files.payloads(model) if value.external_data]
+    ranges = [parse_external(f"value {value.name!r}", value.external_data) for value in external]
+    kinds = Counter(BY_NUMBER[tensor.data_type].name for tensor in model.graph.initializer if tensor.data_type in BY_NUMBER)
+    metadata = {entry.key: entry.value for entry in model.metadata_props}
+    return _Source(
+        model=model,
+        folder=folder,
+        files={gguf.resolved(path), *(gguf.resolved(folder / found.location) for found in ranges)},
+        external_bytes=sum(found.length or 0 for found in ranges),
+        architecture=metadata.get("tenonnx.architecture", ""),
+        weights=dict(kinds),
+        findings=findings,
     )
 
 

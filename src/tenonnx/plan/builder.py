@@ -23,6 +23,9 @@ from tenonnx.shapes import ShapesContext, SymTensor
 
 PARALLEL_BYTES = 64 * 1024  # a step that touches less is quicker on one thread than a meeting of all
 
+_ADDRESS_SPACE = 2**47  # bytes of a process
+# Element types that kernels address: the fixed-width ones of whole bytes up to 8, but for complex and 8-bit floats.
+ADDRESSED = frozenset({1, 2, 3, 4, 5, 6, 7, 9, 10, 11, 12, 13, 16})
 FLOAT, FLOAT16, INT32, INT64, BOOL, BFLOAT16 = 1, 10, 6, 7, 9, 16
 UINT8 = 2
 
@@ -67,6 +70,7 @@ class Builder:
         self.writes: list[CacheWrite] = []
         self.env: dict[str, Value | Lazy] = dict(weights)
         self.inputs: dict[str, Value] = {}
+        self._cache_names = {*aliases.mutable_inputs, *(alias.output for alias in aliases.aliases)}
         self._derived: dict[tuple[Any, ...], Any] = {}
         for name in scope.inputs:
             if name not in scope.initializers:
@@ -104,8 +108,8 @@ class Builder:
             raise UnsupportedError(f"value {name!r}: {symbol} has no native storage in this version; expected a tensor")
         if symbol.shape is None:
             raise ShapeError(
-                f"value {name!r}: its type {symbol} is not known before the run; give every symbol a number with dims=, "
-                'or run the model with engine="onnxruntime"'
+                f"value {name!r}: its type {symbol} is not known before the run; give every symbol a number with dims=, or "
+                "make the value's shape follow from the shapes of the inputs"
             )
         return symbol.elem_type, symbol.shape
 
@@ -156,10 +160,8 @@ class Builder:
         if source is None:
             return self.new(name, elem_type, dims)
         old = self.value(source)
-        if not old.owner.mutable or not old.contiguous or old.dims != dims or old.elem_type != elem_type:
-            raise UnsupportedError(
-                f"{self.label(node)}: output {name!r} must share the storage of {source!r}, which it cannot overwrite whole"
-            )
+        if not old.owner.mutable:
+            raise UnsupportedError(f"{self.label(node)}: output {name!r} must alias {source!r}, which is no READ_WRITE input")
         return Value(name, elem_type, dims, old.strides, old.owner, old.offset, old.version + 1, old)
 
     def label(self, node: Any) -> str:
@@ -168,6 +170,9 @@ class Builder:
 
     def step(self, kernel: str | None, label: str, inputs: list[Value | None], outputs: list[Value], **more: Any) -> DraftStep:
         """Add a kernel call and note the versions that it makes."""
+        for value in outputs:
+            if value.owner.mutable:
+                self._protect(kernel, label, inputs, value, more.get("reuse", ()))
         touched = sum(value.size * value.itemsize for value in (*inputs, *outputs) if value is not None)
         more.setdefault("parallel", touched >= PARALLEL_BYTES)
         made = DraftStep(kernel, label, inputs, outputs, **more)
@@ -176,11 +181,39 @@ class Builder:
         self.steps.append(made)
         return made
 
+    def _protect(self, kernel: str | None, label: str, inputs: list[Value | None], result: Value, reuse: tuple[int, ...]) -> None:
+        """See that a step that writes a cache reads nothing of it that its own writing would have changed before."""
+        # Values that are the whole cache fit at position 0 alone, where each byte is written onto itself.
+        in_place = (0, 1) if kernel == "cache_update" else reuse
+        for index, value in enumerate(inputs):
+            if value is None or value.owner is not result.owner:
+                continue
+            if identity(value)[2:] == identity(result)[2:]:
+                if index not in in_place:
+                    raise UnsupportedError(
+                        f"{label}: output {result.name!r} must share the storage of {value.name!r}, which kernel {kernel} "
+                        "still reads while it writes; use an elementwise operator or CacheUpdate, or drop the alias"
+                    )
+            else:
+                inputs[index] = self._preserved(value)
+
     def define(self, node: Any, *results: Value | Lazy) -> None:
         """Bind the outputs of a node, in order, to what they stand for."""
         for name, result in zip(node.output, results, strict=False):
             if name:
+                self._check_alias(node, name, result)
                 self.env[name] = result
+
+    def _check_alias(self, node: Any, name: str, result: Value | Lazy) -> None:
+        source = self.aliases.source(name)
+        if source is None:
+            return
+        old = self.value(source)
+        if not isinstance(result, Value) or result.owner is not old.owner or identity(result)[2:] != identity(old)[2:]:
+            raise UnsupportedError(
+                f"{self.label(node)}: output {name!r} must share the storage of {source!r}, element for element, which this "
+                "operator cannot; drop the alias, or update the cache with CacheUpdate"
+            )
 
     # ---- Values derived from others, made once
 
@@ -192,15 +225,41 @@ class Builder:
 
     def dense(self, value: Value) -> Value:
         """The value itself where it is contiguous, else a contiguous copy."""
-        if value.contiguous:
-            return value
+        return value if value.contiguous else self.copy(value)
 
-        def copy() -> Value:
-            result = self.new(f"{value.name}.dense", value.elem_type, value.dims)
+    def copy(self, value: Value) -> Value:
+        """A contiguous copy of what the value shows."""
+
+        def make() -> Value:
+            result = self.new(f"{value.name}.copy", value.elem_type, value.dims)
             self.step("copy", f"copy of {value.name}", [value], [result])
             return result
 
-        return self.once(("dense", *identity(value)), copy)
+        return self.once(("copy", *identity(value)), make)
+
+    def _preserved(self, value: Value) -> Value:
+        """The same dimensions over a copy of the elements; repeated ones are copied once."""
+        dims = tuple(1 if stride == 0 else dim for dim, stride in zip(value.dims, value.strides, strict=True))
+        return self.copy(value.view(dims, value.strides, value.name)).broadcast(value.dims)
+
+    def detach(self, stuck: list[DraftStep]) -> list[DraftStep]:
+        """Let steps that wait for an update, and yet read a part of the old cache, read a copy of it; the copying steps.
+
+        The cache itself under an old name is never copied: its reader stands in the graph after the update it contradicts.
+        """
+        copies: list[DraftStep] = []
+        for step in stuck:
+            for index, value in enumerate(step.inputs):
+                if value is None or not value.owner.mutable or value.name in self._cache_names:
+                    continue
+                if value.owner.writers.get(value.version + 1, step) is step:
+                    continue
+                copy = self._preserved(value)
+                maker = copy.owner.writers[copy.version]
+                if maker is not step:
+                    step.inputs[index] = copy
+                    copies.append(maker)
+        return copies
 
     def check(self, kernel: str, value: Value, ints: tuple[int, ...], label: str) -> DraftStep:
         """A step that stops the run, before any cache is written, when a value is out of range."""
@@ -216,10 +275,13 @@ def identity(value: Value) -> tuple[Any, ...]:
 
 
 def nbytes_of(elem_type: int, dims: tuple[int, ...]) -> int:
-    """Bytes of a dense tensor; ``UnsupportedError`` for an element type that kernels do not address."""
+    """Bytes of a dense tensor; ``UnsupportedError`` for an element type that kernels do not address, ``ShapeError`` for more
+    elements than could ever be held.
+    """
     kind = dtypes.scalar(elem_type)
-    if kind.bits % 8:
-        raise UnsupportedError(
-            f"{kind.name} values of {kind.bits} bits have no native storage outside structured types; cast them"
-        )
-    return math.prod(dims) * (kind.bits // 8)
+    if elem_type not in ADDRESSED:
+        raise UnsupportedError(f"{kind.name} values of {kind.bits} bits have no native storage in this version; cast them")
+    nbytes = math.prod(dims) * (kind.bits // 8)
+    if nbytes > _ADDRESS_SPACE:
+        raise ShapeError(f"{kind.name}{list(dims)} takes {nbytes:,} bytes, more than an address space; give smaller dimensions")
+    return nbytes

@@ -176,6 +176,7 @@ def cache_update(builder: Builder, node: Any) -> bool:
         import numpy as np
 
         position = builder.constant(f"{node.output[0]}.position", np.zeros((), np.int64))
+    position = builder.dense(position)
     rows, capacity = values.dims[axis], cache.dims[axis]
     check = builder.check("check_position", position, (capacity - rows,), label)
     updated = Value(

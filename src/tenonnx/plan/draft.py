@@ -67,7 +67,7 @@ class Value:
 
     def view(self, dims: tuple[int, ...], strides: tuple[int, ...], name: str, offset: int = 0) -> Value:
         """Another shape or part of the same bytes; ``offset`` in elements from this value's element 0."""
-        where = self.offset + offset * self.itemsize
+        where = self.offset + (0 if 0 in dims else offset * self.itemsize)
         return Value(name, self.elem_type, dims, strides, self.owner, where, self.version, self)
 
     def reshaped(self, dims: tuple[int, ...], name: str) -> Value | None:

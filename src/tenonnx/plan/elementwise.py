@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from tenonnx.plan.builder import BFLOAT16, BOOL, FLOAT, FLOAT16, INT32, INT64, Builder, CastOf, SwishOf
+from tenonnx.plan.builder import ADDRESSED, BFLOAT16, BOOL, FLOAT, FLOAT16, INT32, INT64, Builder, CastOf, SwishOf
 from tenonnx.schema.graph import attributes
 
 _ARITHMETIC = frozenset({FLOAT, INT64, INT32})
@@ -32,7 +32,6 @@ _UNARY = {
         for op in ("Sqrt", "Reciprocal", "Exp", "Log", "Sin", "Cos", "Tanh", "Sigmoid", "Relu", "Softplus", "Erf")
     },
 }
-_CASTS = frozenset({1, 2, 3, 4, 5, 6, 7, 9, 10, 11, 12, 13, 16})  # what the copy kernel converts
 
 
 def binary(builder: Builder, node: Any) -> bool:
@@ -108,7 +107,7 @@ def cast(builder: Builder, node: Any) -> bool:
     """Waits for a kernel that converts while it reads: attention over FLOAT16 caches, a cache update."""
     operand = builder.value(node.input[0])
     target = int(attributes(node)["to"])
-    if operand.elem_type not in _CASTS or target not in _CASTS or builder.aliases.source(node.output[0]) is not None:
+    if operand.elem_type not in ADDRESSED or target not in ADDRESSED or builder.aliases.source(node.output[0]) is not None:
         return False
     if operand.elem_type == target:
         builder.define(node, operand.view(operand.dims, operand.strides, node.output[0]))

@@ -40,6 +40,7 @@ class Freezer:
                     self.slots.get(id(owner), -1),
                     offset,
                     like.extent,
+                    0 if storage in (Storage.INPUT, Storage.INITIALIZER) else 1,
                     owner.weight,
                     owner.constant,
                 )
@@ -75,6 +76,7 @@ class Freezer:
                     row.slot,
                     row.offset + value.offset,
                     value.extent,
+                    value.version,
                     value.owner.weight,
                     value.owner.constant,
                 )

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+import numpy as np
+
 from tenonnx.plan.draft import DraftStep, Owner, Value
 from tenonnx.plan.types import Storage
 
 ALIGNMENT = 64  # bytes: a cache line, and the widest vector load
 _PLACED = (Storage.ARENA, Storage.WORKSPACE)
+Access = tuple[object, int, int, bool]  # space, begin, end, whether it is written
 
 
 @dataclass(slots=True)
@@ -64,19 +67,18 @@ def _reuse(steps: list[DraftStep], spans: dict[int, tuple[Owner, int, int]], pla
 
 def _pack(spans: list[tuple[Owner, int, int]], offsets: dict[int, int]) -> int:
     """Give every owner the lowest offset free over its life, largest first; returns the bytes needed."""
-    placed: list[tuple[int, int, int, int]] = []  # first, last, begin, end
-    total = 0
-    for owner, first, last in sorted(spans, key=lambda span: -span[0].nbytes):
-        size = _aligned(owner.nbytes)
-        begin = 0
-        for other_begin, other_end in sorted((b, e) for born, dead, b, e in placed if born <= last and first <= dead):
-            if other_begin - begin >= size:
-                break
-            begin = max(begin, other_end)
-        placed.append((first, last, begin, begin + size))
+    firsts, lasts, begins, ends = np.empty((4, len(spans)), np.int64)
+    for count, (owner, first, last) in enumerate(sorted(spans, key=lambda span: -span[0].nbytes)):
+        alive = (firsts[:count] <= last) & (first <= lasts[:count])
+        size, begin = _aligned(owner.nbytes), 0
+        if alive.any():
+            in_order = np.argsort(begins[:count][alive], kind="stable")
+            held = np.maximum.accumulate(ends[:count][alive][in_order])  # up to here bytes are taken, or too few are free
+            gaps = begins[:count][alive][in_order] - np.concatenate(([0], held[:-1])) >= size
+            begin = int(held[-1]) if not gaps.any() else int(held[gaps.argmax() - 1]) if gaps.argmax() else 0
+        firsts[count], lasts[count], begins[count], ends[count] = first, last, begin, begin + size
         offsets[id(owner)] = begin
-        total = max(total, begin + size)
-    return total
+    return int(ends.max(initial=0))
 
 
 def place(steps: list[DraftStep]) -> Placement:
@@ -105,23 +107,26 @@ def meeting_points(steps: list[DraftStep], placement: Placement) -> list[bool]:
     """Before which steps all threads must meet: those that touch bytes a step since the last meeting wrote, or overwrite
     bytes it read. Two serial steps run on one thread, in order, and need no meeting between them."""
     syncs = []
-    since: list[tuple[object, int, int, bool, bool]] = []  # space, begin, end, written, parallel
+    serial: set[Access] = set()  # since the last meeting
+    parallel: set[Access] = set()
     for step in steps:
         accesses = [(*_range(value, placement), False) for value in step.inputs if value is not None]
         accesses += [(*_range(value, placement), True) for value in step.outputs]
         if step.is_check or step.writes_cache:
             accesses.append(("checks", 0, 1, step.is_check))
-        sync = step.kernel is None or any(
-            (written or other_written)
-            and space == other_space
-            and begin < other_end
-            and other_begin < end
-            and (step.parallel or other_parallel)
-            for space, begin, end, written in accesses
-            for other_space, other_begin, other_end, other_written, other_parallel in since
-        )
+        sync = step.kernel is None or _meet(accesses, parallel) or (step.parallel and _meet(accesses, serial))
         if sync:
-            since.clear()
-        since += [(*access, step.parallel) for access in accesses]
+            serial.clear()
+            parallel.clear()
+        (parallel if step.parallel else serial).update(accesses)
         syncs.append(sync)
     return syncs
+
+
+def _meet(accesses: list[Access], others: set[Access]) -> bool:
+    """Whether one of them touches bytes that another writes."""
+    return any(
+        (written or other_written) and space == other_space and begin < other_end and other_begin < end
+        for space, begin, end, written in accesses
+        for other_space, other_begin, other_end, other_written in others
+    )

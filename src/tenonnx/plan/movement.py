@@ -37,6 +37,8 @@ def transpose(builder: Builder, node: Any) -> bool:
         return True
     value = builder.value(node.input[0])
     order = given if given is not None else list(range(len(value.dims)))[::-1]
+    if sorted(order) != list(range(len(value.dims))):
+        return False
     dims = tuple(value.dims[axis] for axis in order)
     builder.define(node, value.view(dims, tuple(value.strides[axis] for axis in order), node.output[0]))
     return True
@@ -46,7 +48,8 @@ def expand(builder: Builder, node: Any) -> bool:
     """A view that repeats with stride 0."""
     source = builder.value(node.input[0])
     _, dims = builder.type_of(node.output[0])
-    builder.define(node, source.broadcast(dims))
+    repeated = source.broadcast(dims)
+    builder.define(node, repeated.view(dims, repeated.strides, node.output[0]))
     return True
 
 
@@ -102,7 +105,7 @@ def slice_(builder: Builder, node: Any) -> bool:
         begin += first * source.strides[axis]
         strides[axis] *= step
     _, dims = builder.type_of(node.output[0])
-    builder.define(node, source.view(dims, tuple(strides), node.output[0], begin if 0 not in dims else 0))
+    builder.define(node, source.view(dims, tuple(strides), node.output[0], begin))
     return True
 
 

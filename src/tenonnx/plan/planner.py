@@ -81,7 +81,7 @@ class Planner:
             self._lower(builder, position, node)
         outputs = _results(builder, list(self.index.main.outputs))
         results = list(outputs.values())
-        steps = merged(ordered(live(builder.steps, results)), results)
+        steps = merged(ordered(live(builder.steps, results), builder.detach), results)
         plan = freeze(steps, place(steps), builder.inputs, outputs, builder.writes)
         verify(plan)
         return plan
@@ -97,7 +97,7 @@ def _results(builder: Builder, names: list[str]) -> dict[str, Value]:
     """The graph's outputs: written where the caller finds them, or the storage of a cache."""
     results: dict[str, Value] = {}
     taken: set[int] = set()
-    for name in names:
+    for name in dict.fromkeys(names):
         value = builder.value(name)
         owner = value.owner
         if builder.aliases.source(name) is not None and owner.mutable:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from typing import Any
 
 from tenonnx.errors import UnsupportedError
@@ -37,17 +38,28 @@ def merged(steps: list[DraftStep], results: list[Value]) -> list[DraftStep]:
     """Neighbouring onnxruntime steps as one region each; what only the region itself reads stays inside it."""
     regions: list[list[DraftStep]] = []
     for step in steps:
-        if step.kernel is None and regions and regions[-1][-1].kernel is None:
+        if step.kernel is None and regions and regions[-1][-1].kernel is None and not _reads_view_of(step, regions[-1]):
             regions[-1].append(step)
         else:
             regions.append([step])
-    return [group[0] if len(group) == 1 else _region(group, steps, results) for group in regions]
+    readers = Counter(id(value.owner) for step in steps for value in step.inputs if value is not None)
+    readers.update(id(value.owner) for value in results)
+    return [group[0] if len(group) == 1 else _region(group, readers) for group in regions]
 
 
-def _region(group: list[DraftStep], steps: list[DraftStep], results: list[Value]) -> DraftStep:
-    inside = {id(step) for step in group}
-    others = (value for step in steps if id(step) not in inside for value in step.inputs if value is not None)
-    read_outside = {id(value.owner) for value in (*others, *results)}
+def _reads_view_of(step: DraftStep, group: list[DraftStep]) -> bool:
+    """Whether a step reads, under a name of its own, storage that the group makes: then it must be in the plan's memory."""
+    made = {name for other in group for name in other.names[1]}
+    written = {id(value.owner) for other in group for value in other.outputs}
+    return any(
+        value is not None and id(value.owner) in written and name not in made
+        for name, value in zip(step.names[0], step.inputs, strict=True)
+    )
+
+
+def _region(group: list[DraftStep], readers: Counter[int]) -> DraftStep:
+    inside = Counter(id(value.owner) for step in group for value in step.inputs if value is not None)
+    read_outside = {owner for owner, count in readers.items() if count > inside[owner]}
     made = {name for step in group for name in step.names[1]}
     inputs = {name: value for step in group for name, value in zip(step.names[0], step.inputs, strict=True) if name not in made}
     outputs = {

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import heapq
+from collections.abc import Callable
+from typing import NoReturn
 
 from tenonnx.errors import AliasError, UnsupportedError
 from tenonnx.plan.draft import DraftStep, Owner, Value
@@ -26,7 +28,9 @@ def live(steps: list[DraftStep], results: list[Value]) -> list[DraftStep]:
 
 
 def _makers(value: Value) -> list[DraftStep]:
-    return [step for version, step in value.owner.writers.items() if version <= value.version]
+    """The step that made the version that a value shows; the caller made version 0."""
+    maker = value.owner.writers.get(value.version)
+    return [] if maker is None else [maker]
 
 
 def dependencies(steps: list[DraftStep]) -> list[set[int]]:
@@ -41,26 +45,33 @@ def dependencies(steps: list[DraftStep]) -> list[set[int]]:
         for value in step.inputs:
             if value is None:
                 continue
-            for version, writer in value.owner.writers.items():
-                other = position.get(id(writer))
-                if other is None or other == number:
-                    continue
-                if version <= value.version:
-                    before[number].add(other)
-                elif version == value.version + 1:
-                    before[other].add(number)  # the old content is read before it is overwritten
-        for value in step.outputs:
-            earlier = value.owner.writers.get(value.version - 1)
-            if earlier is not None and id(earlier) in position:
-                before[number].add(position[id(earlier)])
+            before[number].update(position[id(maker)] for maker in _makers(value))
+            update = value.owner.writers.get(value.version + 1)
+            if update is not None and update is not step:
+                before[position[id(update)]].add(number)  # the old content is read before it is overwritten
     return before
 
 
-def ordered(steps: list[DraftStep]) -> list[DraftStep]:
+def ordered(steps: list[DraftStep], detach: Callable[[list[DraftStep]], list[DraftStep]]) -> list[DraftStep]:
     """The steps in an order that respects every dependency, else as given; runs of one engine are kept together.
 
-    Raises ``AliasError`` when a reader of an old name needs the updated value, ``UnsupportedError`` when a check does.
+    ``detach`` is given the steps that wait for each other; it lets them read copies of old content and returns the copying
+    steps. Raises ``AliasError`` when a reader of an old name needs the updated value, ``UnsupportedError`` when a check does.
     """
+    result = _sorted(steps)
+    while len(result) < len(steps):
+        done = {id(step) for step in result}
+        stuck = [step for step in steps if id(step) not in done]
+        copies = detach(stuck)
+        if not copies:
+            _explain(stuck)
+        steps = list({id(step): step for step in (*copies, *steps)}.values())
+        result = _sorted(steps)
+    return result
+
+
+def _sorted(steps: list[DraftStep]) -> list[DraftStep]:
+    """As many of the steps as an order exists for."""
     before = dependencies(steps)
     after: list[list[int]] = [[] for _ in steps]
     missing = [len(others) for others in before]
@@ -81,12 +92,10 @@ def ordered(steps: list[DraftStep]) -> list[DraftStep]:
             missing[other] -= 1
             if missing[other] == 0:
                 heapq.heappush(ready[steps[other].kernel is not None], other)
-    if len(result) < len(steps):
-        _explain([step for step, count in zip(steps, missing, strict=True) if count > 0])
     return result
 
 
-def _explain(stuck: list[DraftStep]) -> None:
+def _explain(stuck: list[DraftStep]) -> NoReturn:
     """Say which reader or check makes an order impossible."""
     written: dict[int, tuple[Owner, DraftStep]] = {
         id(value.owner): (value.owner, step) for step in stuck for value in step.outputs if value.owner.mutable

@@ -42,6 +42,7 @@ class PlannedValue:
     slot: int  # index into ExecutionPlan.slots, -1 unless bound at each run
     offset: int
     nbytes: int  # from element 0 to the end of the last
+    version: int  # writes of the storage that made this content; 0 is what was there before the run
     weight: WeightKey | None = None
     constant: Any = None  # a NumPy array that the plan itself provides
 

@@ -1,15 +1,20 @@
 """A second opinion on a finished plan, from its table alone: nothing here is shared with the code that made it.
 
-Replaying the table, it tracks which value's content each byte of the arena holds, and proves that every read finds the
-content it names, that aliases resolve to writable inputs, and that no step writes what it must not.
+Replaying the table, it tracks which value's content each byte of the arena holds and how often each storage was written,
+and proves that every read finds the content it names, that aliases resolve to writable inputs, that no step writes what it
+must not, that every check comes before the first cache write, and that threads meet wherever one needs another's bytes.
 """
 
 from __future__ import annotations
+
+from bisect import bisect_left, bisect_right
 
 from tenonnx.errors import AliasError
 from tenonnx.plan.types import ExecutionPlan, PlannedValue, Storage
 
 _IN_ARENA = (Storage.ARENA, Storage.WORKSPACE, Storage.INPLACE_REUSE)
+_CHECKS = ("check_position", "check_indices")
+_ARENA, _GATE = -1, -2  # spaces: the arena, and the order of checks before cache writes
 
 
 def _owner(plan: ExecutionPlan, index: int) -> int:
@@ -27,24 +32,44 @@ def _in_arena(plan: ExecutionPlan, value: PlannedValue) -> bool:
 
 
 class _Arena:
-    """Which value's content lies where: disjoint intervals (begin, end, value)."""
+    """Which value's content lies where: disjoint intervals (begin, end, value) in order."""
 
     def __init__(self) -> None:
         self.held: list[tuple[int, int, int]] = []
 
+    def _touched(self, begin: int, end: int) -> tuple[int, int]:
+        """The slice of intervals that share a byte with [begin, end)."""
+        first = bisect_right(self.held, begin, key=lambda part: part[1])
+        return first, max(first, bisect_left(self.held, end, key=lambda part: part[0]))
+
     def write(self, begin: int, end: int, index: int) -> None:
-        kept: list[tuple[int, int, int]] = []
-        for b, e, held in self.held:
-            if e <= begin or end <= b:
-                kept.append((b, e, held))
-                continue
-            kept += [part for part in ((b, begin, held), (end, e, held)) if part[0] < part[1]]
-        kept.append((begin, end, index))
-        self.held = kept
+        if begin >= end:
+            return
+        first, last = self._touched(begin, end)
+        old = self.held[first:last]
+        parts = [(b, min(e, begin), held) for b, e, held in old[:1]] + [(begin, end, index)]
+        parts += [(max(b, end), e, held) for b, e, held in old[-1:]]
+        self.held[first:last] = [part for part in parts if part[0] < part[1]]
 
     def holds(self, begin: int, end: int, index: int) -> bool:
-        covered = sum(min(e, end) - max(b, begin) for b, e, held in self.held if held == index and b < end and begin < e)
-        return covered == end - begin
+        first, last = self._touched(begin, end)
+        return sum(min(e, end) - max(b, begin) for b, e, held in self.held[first:last] if held == index) == max(0, end - begin)
+
+
+class _Phase:
+    """What the steps since the last meeting of all threads touch: (space, begin, end, written)."""
+
+    def __init__(self) -> None:
+        self.serial: set[tuple[int, int, int, bool]] = set()
+        self.parallel: set[tuple[int, int, int, bool]] = set()
+
+    def conflicts(self, accesses: list[tuple[int, int, int, bool]], parallel: bool) -> bool:
+        others = self.parallel | self.serial if parallel else self.parallel
+        return any(
+            mine[0] == other[0] and (mine[3] or other[3]) and max(mine[1], other[1]) < min(mine[2], other[2])
+            for other in others
+            for mine in accesses
+        )
 
 
 def verify(plan: ExecutionPlan) -> None:
@@ -54,18 +79,87 @@ def verify(plan: ExecutionPlan) -> None:
         if owner is not plan.values[root] or owner.storage is not Storage.INPUT:
             names = plan.values[alias].name, plan.values[root].name
             raise AliasError(f"plan: {names[0]!r} must share the storage of {names[1]!r} but does not")
-    writable = {_owner(plan, alias) for alias, _ in plan.aliases}
+    _verify_contents(plan)
+    _verify_checks(plan)
+    _verify_meetings(plan)
+
+
+def _writable(plan: ExecutionPlan) -> set[int]:
+    return {_owner(plan, alias) for alias, _ in plan.aliases}
+
+
+def _verify_contents(plan: ExecutionPlan) -> None:
+    """Every read finds the version that it names, whole; every write follows the version before it."""
+    writable = _writable(plan)
     arena = _Arena()
+    current: dict[int, int] = {}
     for number, step in enumerate(plan.steps):
         where = f"plan: step {number} ({step.label})"
         for index in step.inputs:
-            value = plan.values[index]
-            if index >= 0 and _in_arena(plan, value) and not arena.holds(*_bytes(value), _content(plan, index)):
+            if index < 0:
+                continue
+            value, content = plan.values[index], _content(plan, index)
+            if current.get(content, 0) != value.version:
+                raise AliasError(f"{where} reads version {value.version} of {value.name!r}, found {current.get(content, 0)}")
+            if _in_arena(plan, value) and not arena.holds(*_bytes(value), content):
                 raise AliasError(f"{where} reads {value.name!r} after its bytes were given to another value")
         for index in step.outputs:
+            value, content = plan.values[index], _content(plan, index)
             _check_write(plan, index, writable, where)
-            if _in_arena(plan, plan.values[index]):
-                arena.write(*_bytes(plan.values[index]), _content(plan, index))
+            if current.get(content, 0) != value.version - 1:
+                raise AliasError(f"{where} writes version {value.version} of {value.name!r} over {current.get(content, 0)}")
+            current[content] = value.version
+            if _in_arena(plan, value):
+                arena.write(*_bytes(value), content)
+    for name, index in plan.outputs:
+        if current.get(_content(plan, index), 0) != plan.values[index].version:
+            raise AliasError(f"plan: output {name!r} does not show the content that it names")
+
+
+def _verify_checks(plan: ExecutionPlan) -> None:
+    """Every check passes before the first cache is written, and each update's position is among what they passed."""
+    writable = _writable(plan)
+    passed: set[tuple[int, int]] = set()  # (position, highest allowed)
+    written = ""
+    for number, step in enumerate(plan.steps):
+        where = f"plan: step {number} ({step.label})"
+        if step.kernel in _CHECKS:
+            if written:
+                raise AliasError(f"{where} checks after {written} has written a cache")
+            passed.add((_content(plan, step.inputs[0]), step.ints[0]))
+        elif any(_owner(plan, index) in writable for index in step.outputs):
+            written = where
+        if step.kernel == "cache_update":
+            cache, values, position = step.inputs
+            axis = step.ints[0]
+            limit = plan.values[cache].dims[axis] - plan.values[values].dims[axis]
+            if (_content(plan, position), limit) not in passed:
+                raise AliasError(f"{where} writes at {plan.values[position].name!r}, which no step checks against {limit}")
+
+
+def _verify_meetings(plan: ExecutionPlan) -> None:
+    """No parallel step touches bytes that another step of the same phase writes; regions stand between phases."""
+    writable = _writable(plan)
+    phase = _Phase()
+    for number, step in enumerate(plan.steps):
+        if step.sync or step.kernel is None:
+            phase = _Phase()
+        if step.kernel is None:
+            continue
+        accesses = [(*_place(plan, index), False) for index in step.inputs if index >= 0]
+        accesses += [(*_place(plan, index), True) for index in step.outputs]
+        is_check = step.kernel in _CHECKS
+        if is_check or any(_owner(plan, index) in writable for index in step.outputs):
+            accesses.append((_GATE, 0, 1, is_check))
+        if phase.conflicts(accesses, step.parallel):
+            raise AliasError(f"plan: step {number} ({step.label}) does not wait for a step whose bytes it touches")
+        (phase.parallel if step.parallel else phase.serial).update(accesses)
+
+
+def _place(plan: ExecutionPlan, index: int) -> tuple[int, int, int]:
+    """(space, begin, end): the arena is one space, every other storage one of its own."""
+    value = plan.values[index]
+    return (_ARENA if _in_arena(plan, value) else _owner(plan, index), *_bytes(value))
 
 
 def _bytes(value: PlannedValue) -> tuple[int, int]:
@@ -83,7 +177,7 @@ def _check_write(plan: ExecutionPlan, index: int, writable: set[int], where: str
 
 
 def _content(plan: ExecutionPlan, index: int) -> int:
-    """The value whose content a view shows: its root, but a value that reuses bytes is new content."""
-    while plan.values[index].storage is Storage.VIEW:
+    """The value whose content a name shows: its root, but a value that reuses bytes is new content."""
+    while plan.values[index].storage in (Storage.VIEW, Storage.ALIAS):
         index = plan.values[index].root
     return index

@@ -41,10 +41,16 @@ class InputSpec:
                 f"input {self.name!r}: the model declares it READ_ONLY; pass the array itself, not writable(array)"
             )
         if isinstance(value, (bool, int, float)) and not isinstance(value, np.generic):
-            value = np.asarray(value, self.dtype) if np.dtype(type(value)).kind == self.dtype.kind else np.asarray(value)
+            value = self._scalar(value)
         if not isinstance(value, (np.ndarray, np.generic)):
             raise BindingError(f"input {self.name!r}: expected a NumPy array of {self.symbol}, found {type(value).__name__}")
-        return np.ascontiguousarray(self._typed(np.asarray(value))).reshape(np.shape(value))
+        return np.require(self._typed(np.asarray(value)), requirements=["C", "A"]).reshape(np.shape(value))
+
+    def _scalar(self, value: bool | int | float) -> np.ndarray:
+        try:
+            return np.asarray(value, self.dtype if np.dtype(type(value)).kind == self.dtype.kind else None)
+        except OverflowError as error:
+            raise BindingError(f"input {self.name!r}: {value} is no {self.symbol}; pass a number that fits it") from error
 
     def write(self, value: Any) -> np.ndarray:
         """A READ_WRITE input: the caller's own storage, opted in for this call."""
@@ -106,8 +112,8 @@ def output_arrays(plan: ExecutionPlan, out: Mapping[str, np.ndarray] | None) -> 
         elif not isinstance(array, np.ndarray) or array.dtype != dtype or array.shape != row.dims:
             found = f"{array.dtype}{list(array.shape)}" if isinstance(array, np.ndarray) else type(array).__name__
             raise BindingError(f"out[{slot.name!r}]: expected {dtype}{list(row.dims)}, found {found}")
-        elif not array.flags.writeable or not array.flags.c_contiguous:
-            raise ImmutableStorageError(f"out[{slot.name!r}]: expected a writable contiguous array; allocate one for it")
+        elif not (array.flags.writeable and array.flags.c_contiguous and array.flags.aligned):
+            raise ImmutableStorageError(f"out[{slot.name!r}]: expected a writable contiguous aligned array; allocate one")
         arrays[slot.name] = array
     names = {name for name, _ in plan.outputs}
     for name in given:
@@ -119,6 +125,8 @@ def output_arrays(plan: ExecutionPlan, out: Mapping[str, np.ndarray] | None) -> 
 
 def split_cache(inputs: Mapping[str, Any], cache: Cache | None) -> tuple[dict[str, Any], Cache | None]:
     """The inputs apart from a Cache, which may be given by keyword or as one of the values."""
+    if not isinstance(inputs, Mapping):
+        raise BindingError(f"inputs: expected values by input name, found {type(inputs).__name__}")
     plain = {name: value for name, value in inputs.items() if not isinstance(value, Cache)}
     caches = {id(value): value for value in inputs.values() if isinstance(value, Cache)}
     if cache is not None:

@@ -8,7 +8,7 @@ import numpy as np
 
 from tenonnx._native import Program
 from tenonnx.cache import address
-from tenonnx.errors import AliasError, BindingError, CapacityError, TenonnxError
+from tenonnx.errors import AliasError, BindingError, CapacityError, TenonnxError, UnsupportedError
 from tenonnx.plan import ExecutionPlan, Storage
 from tenonnx.runtime.region import Region
 from tenonnx.runtime.weights import Weights
@@ -24,6 +24,8 @@ class Executable:
     def __init__(self, plan: ExecutionPlan, weights: Weights, index: ModelIndex, threads: int) -> None:
         self.plan = plan
         self.threads = threads
+        self.rows = max((write.rows for write in plan.writes), default=0)  # that a run makes valid in its caches
+        self._aliases = [(value, plan.values[value].offset, plan.values[root].slot) for value, root in plan.aliases]
         self._fixed = _fixed_arrays(plan, weights)
         values = [self._value_row(number) for number in range(len(plan.values))]
         steps = [
@@ -39,7 +41,10 @@ class Executable:
             )
             for step in plan.steps
         ]
-        self._program = Program(values, steps, plan.peak_bytes, [slot.nbytes for slot in plan.slots])
+        try:
+            self._program = Program(values, steps, plan.peak_bytes, [slot.nbytes for slot in plan.slots])
+        except ValueError as error:
+            raise UnsupportedError(f"the native executor refuses the plan: {error}") from error
         self._segments = self._split(index)
 
     def _value_row(self, number: int) -> tuple[Any, ...]:
@@ -81,12 +86,10 @@ class Executable:
                 fault = lease.execute(*segment, self.threads)
                 if fault is not None:
                     raise self._error(*fault)
-            for value, root in self.plan.aliases:
-                where = slots[self.plan.values[root].slot]
-                if lease.address(value) - self.plan.values[value].offset != where:
-                    raise AliasError(
-                        f"output {self.plan.values[value].name!r} is not at the address of {self.plan.values[root].name!r}"
-                    )
+            for value, offset, slot in self._aliases:
+                if lease.address(value) != slots[slot] + offset:
+                    names = self.plan.values[value].name, self.plan.slots[slot].name
+                    raise AliasError(f"output {names[0]!r} is not at the address of {names[1]!r}")
         finally:
             lease.close()
 

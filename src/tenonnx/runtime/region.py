@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import numpy as np
@@ -48,8 +49,9 @@ class Region:
         self._outputs: list[tuple[str, int, int, tuple[int, ...]]] = []
         for name, value in zip(step.region_inputs, step.inputs, strict=True):
             row = plan.values[value]
-            if value in fixed and fixed[value].size <= _EMBEDDED:
-                model.graph.initializer.add(name=name, data_type=row.elem_type, dims=row.dims, raw_data=fixed[value].tobytes())
+            if value in fixed and math.prod(row.dims) <= _EMBEDDED:
+                data = fixed[value].tobytes()[row.offset : row.offset + row.nbytes]
+                model.graph.initializer.add(name=name, data_type=row.elem_type, dims=row.dims, raw_data=data)
                 continue
             set_tensor_type(model.graph.input.add(name=name), SymTensor(row.elem_type, row.dims))
             self._inputs.append((name, value, row.elem_type, row.dims))

@@ -31,8 +31,9 @@ class Session:
     """Run a model on this CPU.
 
     ``model`` is a path to an .onnx file, or a ModelProto (``data_root`` then names the folder of its external data).
-    ``threads`` is a number or "auto" (all processors this process may use). ``formats="strict"`` refuses weights that map to
-    no compute layout instead of decoding them at load.
+    ``threads`` is a number or "auto" (all processors this process may use). ``engine="native"`` refuses operators without a
+    native kernel instead of leaving them to onnxruntime. ``formats="strict"`` refuses weights that map to no compute layout
+    instead of decoding them at load.
 
     Raises ``PayloadError`` when the model or its data cannot be read, ``CheckError`` with every finding when the model
     breaks the storage contract, ``UnsupportedError`` when an option or operator has no way to run.
@@ -55,6 +56,7 @@ class Session:
         _option("engine", engine, ("auto", "native"))
         _option("formats", formats, ("any", "strict"))
         self.model = model = as_model(model)
+        self._native_only = engine == "native"
         self.threads = _thread_count(threads)
         root = DataRoot(data_root)
         raise_errors(model)
@@ -78,7 +80,7 @@ class Session:
     @property
     def weight_bytes(self) -> int:
         """Bytes of the weights as kernels read them."""
-        return sum(part.end - part.begin for part in self._weights.extents())
+        return self._weights.nbytes
 
     def _input_specs(self) -> dict[str, InputSpec]:
         specs = {}
@@ -201,11 +203,15 @@ class Session:
             writes = writes + [extent(f"out[{name!r}]", results[name]) for name in out]
         if cache is None or out:
             self._refuse_initializers(writes)
-        slots = [address(results[slot.name] if slot.is_output else arrays[slot.name]) for slot in plan.slots]
+        known = {} if cache is None else cache.addresses
+        slots = [
+            address(results[slot.name]) if slot.is_output else known.get(slot.name) or address(arrays[slot.name])
+            for slot in plan.slots
+        ]
         with owned(writes, reads):
             executable.run(slots)
             if cache is not None:
-                cache.advance(max((cache.length + write.rows for write in plan.writes), default=cache.length))
+                cache.advance(cache.length + executable.rows)
         values = {slot.value: slot.name for slot in plan.slots}
         return {
             name: results[name] if name in results else arrays[values[plan.values[index].root]] for name, index in plan.outputs
@@ -219,7 +225,11 @@ class Session:
                 self._executables.move_to_end(key)
                 return self._executables[key]
         dims = bind_dims(self._specs, shapes)
-        made = Executable(self._planner.plan(dims, shapes=shapes), self._weights, self._planner.index, self.threads)
+        plan = self._planner.plan(dims, shapes=shapes)
+        foreign = next((step.label for step in plan.steps if step.kernel is None), None)
+        if foreign is not None and self._native_only:
+            raise UnsupportedError(f'{foreign}: has no native kernel; engine="auto" lets onnxruntime run it')
+        made = Executable(plan, self._weights, self._planner.index, self.threads)
         with self._lock:
             made = self._executables.setdefault(key, made)
             while len(self._executables) > _PLANS_KEPT:
@@ -228,12 +238,12 @@ class Session:
 
     def _refuse_initializers(self, writes: list[Extent]) -> None:
         for mine in writes:
-            for weight in self._weights.extents():
-                if mine.overlaps(weight):
-                    raise ImmutableStorageError(
-                        f"{mine.name!r} is bound to the storage of initializer {weight.name!r}, which is never written; "
-                        "allocate an array for it"
-                    )
+            weight = self._weights.overlapping(mine)
+            if weight is not None:
+                raise ImmutableStorageError(
+                    f"{mine.name!r} is bound to the storage of initializer {weight.name!r}, which is never written; "
+                    "allocate an array for it"
+                )
 
     def _cache_arrays(self, cache: Cache) -> dict[str, np.ndarray]:
         for name, spec in self._specs.items():
@@ -249,12 +259,12 @@ class Session:
     def _positions(self, cache: Cache) -> dict[str, np.ndarray]:
         """The graph inputs that say where caches are written, each filled with the valid length."""
         fed: dict[str, np.ndarray] = {}
-        for _, _, name in self._updates.values():
+        for root, (_, batch_axis, name) in self._updates.items():
             spec = self._specs.get(name)
             if spec is None or name in fed:
                 continue
             dims = spec.symbol.dims or ()
-            batch = next(iter(cache.specs.values())).dims[0]
+            batch = cache.specs[root].dims[batch_axis]
             fed[name] = np.full(tuple(dim if isinstance(dim, int) else batch for dim in dims), cache.length, np.int64)
         return fed
 

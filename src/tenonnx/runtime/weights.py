@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import threading
+from bisect import bisect_left, insort
+from itertools import accumulate
 from typing import Any
 
 import numpy as np
@@ -29,6 +32,9 @@ class Weights:
         self._formats = formats
         self._decode = Decoder(planner.model, root, threads)
         self._arrays: dict[WeightKey, np.ndarray] = {}
+        self._in_order: list[Extent] = []  # of the arrays, by address
+        self._furthest: list[int] = []  # the largest end among the extents up to each
+        self._lock = threading.Lock()
         self._sizes: dict[int, int] = {}
         self.decoded_bytes = 0  # of weights that map to no compute layout
         for weight in planner.packed().values():
@@ -38,15 +44,27 @@ class Weights:
 
     def array(self, key: WeightKey) -> np.ndarray:
         """The value's bytes, made on first use."""
-        if key not in self._arrays:
-            made = self._make(key)
-            made.flags.writeable = False
-            self._arrays[key] = made
-        return self._arrays[key]
+        with self._lock:
+            if key not in self._arrays:
+                made = self._make(key)
+                made.flags.writeable = False
+                self._arrays[key] = made
+                insort(self._in_order, extent(key.name, made), key=_begin)
+                self._furthest = list(accumulate((part.end for part in self._in_order), max))
+            return self._arrays[key]
 
-    def extents(self) -> list[Extent]:
-        """Where they all lie: storage that no run may write."""
-        return [extent(key.name, array) for key, array in self._arrays.items()]
+    @property
+    def nbytes(self) -> int:
+        """Bytes that they take as kernels read them."""
+        return sum(part.end - part.begin for part in self._in_order)
+
+    def overlapping(self, other: Extent) -> Extent | None:
+        """A fixed value, which no run may write, that shares bytes with ``other``; None where there is none."""
+        with self._lock:
+            count = bisect_left(self._in_order, other.end, key=_begin)
+            if count == 0 or self._furthest[count - 1] <= other.begin:
+                return None
+            return next((part for part in self._in_order[:count] if part.overlaps(other)), None)
 
     def _make(self, key: WeightKey) -> np.ndarray:
         scope = self._planner.index.main
@@ -90,6 +108,10 @@ class Weights:
         decoded = np.ascontiguousarray(self._decode(value), np.float32)
         self.decoded_bytes += decoded.nbytes
         return decoded
+
+
+def _begin(part: Extent) -> int:
+    return part.begin
 
 
 def _flat(data: np.ndarray) -> tuple[int, int, list[int], list[int]]:

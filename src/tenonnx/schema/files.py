@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -120,11 +120,13 @@ def save(
     *,
     data_root: str | os.PathLike[str] | None = None,
     threshold: int | None = None,
+    made: Mapping[str, Iterable[Any]] | None = None,
     progress: Callable[[int], object] | None = None,
 ) -> None:
     """Write a ModelProto to ``path``, whole or not at all.
 
-    Initializers of at least ``threshold`` bytes, or of 1 kB when the model passes protobuf's 2 GB, go to ``<path>.data``.
+    Initializers of at least ``threshold`` bytes, or of 1 kB when the model passes protobuf's 2 GB, go to ``<path>.data``, and
+    so do those that ``made`` yields while they are written: bytes in chunks, by the name of a struct initializer without any.
     External data of the model must lie in the folder of ``path``; with ``data_root`` naming the folder where it lies
     now, those bytes are copied into ``<path>.data`` instead, ``progress`` being called with the bytes of each. The given
     model is not changed.
@@ -139,7 +141,7 @@ def save(
         threshold = _INLINE
     copied = data_root is not None and any(map(is_external, payloads(model)))
     moved = threshold is not None and any(len(raw_bytes(value) or b"") >= threshold for value in _initializers(model))
-    if not copied and not moved:
+    if not (copied or moved or made):
         with replacing(path) as stream:
             stream.write(_serialized(model))
         return
@@ -150,14 +152,17 @@ def save(
             # What lies in the file that is being replaced moves along, or the model would lose it.
             if is_external(value) and (copied or Path(_location(value)) == Path(side.name)):
                 found = root.read(f"value {value.name!r}", value.external_data)
-                _move(value, found, data, side.name)
+                _move(value, [found], data, side.name)
                 if progress is not None:
                     progress(found.size)
+        for value in written.graph.struct_initializer:
+            if made and value.name in made:
+                _move(value, made[value.name], data, side.name)
         if threshold is not None:
             for value in _initializers(written):
                 inline = raw_bytes(value)
                 if inline is not None and len(inline) >= threshold:
-                    _move(value, inline, data, side.name)
+                    _move(value, [inline], data, side.name)
         stream.write(_serialized(written))
 
 
@@ -165,13 +170,15 @@ def _location(value: Any) -> str:
     return parse_external(f"value {value.name!r}", value.external_data).location
 
 
-def _move(value: Any, payload: Any, stream: BinaryIO, location: str) -> None:
-    """Append ``payload`` to the side file at an aligned offset, and let ``value`` point at it."""
+def _move(value: Any, chunks: Iterable[Any], stream: BinaryIO, location: str) -> None:
+    """Append a payload to the side file at an aligned offset, and let ``value`` point at it."""
     stream.write(b"\0" * (-stream.tell() % _ALIGNMENT))
     offset = stream.tell()
-    stream.write(payload)
+    for chunk in chunks:
+        stream.write(chunk)
+    length = stream.tell() - offset
     del value.external_data[:]
-    for key, text in (("location", location), ("offset", str(offset)), ("length", str(len(payload)))):
+    for key, text in (("location", location), ("offset", str(offset)), ("length", str(length))):
         value.external_data.add(key=key, value=text)
     value.ClearField("raw_data")
     if isinstance(value, TensorProto):

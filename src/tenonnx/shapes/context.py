@@ -65,7 +65,11 @@ class ShapesContext:
         self._symbols: dict[str, Symbol | None] = {}
         self._set_inputs(dims or {}, shapes or {})
         self._infer()
+        known = {name: self._symbols[name] for name in self._aliases.mutable_inputs}
         self._merge_aliases()
+        if any(self._symbols[name] != symbol for name, symbol in known.items()):
+            self._infer()  # what an updated name told of its cache reaches the cache's other readers
+            self._merge_aliases()
         for position in updates(self._scope):
             check_update(self._scope, position, self.__getitem__)
 
@@ -103,9 +107,10 @@ class ShapesContext:
     def _infer(self) -> None:
         known = {name: symbol for name, symbol in self._symbols.items() if isinstance(symbol, SymTensor)}
         graph = self._inference.skeleton.infer(known)
+        given = {*self._inference.inputs, *self._scope.initializers, *self._scope.structs}
         for part in (graph.input, graph.value_info, graph.output):
             for value in part:
-                if self._symbols.get(value.name) is None or value.name in self._scope.outputs:
+                if value.name not in given:
                     self._symbols[value.name] = symbol_of(value.type)
 
     def _merge_aliases(self) -> None:

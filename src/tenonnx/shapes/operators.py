@@ -61,6 +61,8 @@ def check_update(scope: Scope, position: int, lookup: Lookup) -> None:
             )
     if start.elem_type != INT64 or (start.dims is not None and len(start.dims) > 1):
         raise ShapeError(f"{where}: position {node.input[2]!r} is {start}; expected INT64[] or INT64[batch]")
+    if start.dims and axis == batch_axis:
+        raise ShapeError(f"{where}: position {start} gives each row of dimension {axis} its own, but the update runs along it")
     if start.dims and not _dims_agree(start.dims[0], cache.dims[batch_axis]):
         raise ShapeError(f"{where}: position {start} has another batch than dimension {batch_axis} of the cache {cache}")
     _check_capacity(scope, node, values.dims[axis], cache.dims[axis], where)

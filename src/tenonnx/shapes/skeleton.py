@@ -62,6 +62,7 @@ class Skeleton:
         """Copy a main graph, replacing what stock inference does not know."""
         structs = {value.name for value in source.struct_initializer}
         defaults = {value.name for value in source.input}
+        made = {name for node in source.node for name in node.output}
         for value in source.input:
             target.input.add().CopyFrom(value)
         for tensor in source.initializer:
@@ -72,7 +73,8 @@ class Skeleton:
                 set_tensor_type(info, SymTensor(tensor.data_type, tuple(tensor.dims)))
         for values, kept in ((source.output, target.output), (source.value_info, target.value_info)):
             for value in values:
-                if value.type.WhichOneof("value") != "struct_type":
+                # The declaration of an output that is an input would replace what is known of the input.
+                if value.name in made and value.type.WhichOneof("value") != "struct_type":
                     kept.add().CopyFrom(value)
         for node in source.node:
             self._node(node, target, structs)
@@ -111,10 +113,11 @@ class Skeleton:
         for value in self.proto.graph.input:
             if value.name in inputs:
                 set_tensor_type(value, inputs[value.name])
-        try:
-            inferred = shape_inference.infer_shapes(
-                self.proto.SerializeToString(), check_type=True, strict_mode=True, data_prop=True
-            )
-        except Exception as error:  # onnx raises types of its own, and RuntimeError, for the same kind of finding
-            raise ShapeError(f"shape inference: {str(error).strip()}; give inputs whose types and dimensions fit") from error
-        return inferred.graph
+        data = self.proto.SerializeToString()
+        # Following the content of shapes, onnx refuses some sound graphs; what it refuses without doing so is not sound.
+        for data_prop in (True, False):
+            try:
+                return shape_inference.infer_shapes(data, check_type=True, strict_mode=True, data_prop=data_prop).graph
+            except Exception as error:  # onnx raises types of its own, and RuntimeError, for the same kind of finding
+                refused = error
+        raise ShapeError(f"shape inference: {str(refused).strip()}; give inputs whose types and dimensions fit") from refused

@@ -1,27 +1,20 @@
-"""The known formats by name. A family is imported, and a decoder traced, when it is first asked for."""
+"""The known formats by name. They are imported when the first is asked for, and each decoder is traced when it is used."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from importlib import import_module
+from functools import cache
 
 from tenonnx.errors import CheckError, UnsupportedError
 from tenonnx.structs.formats import Format
 
-# Each family is the module ``formats_<family>`` with its formats in FORMATS.
-_FAMILIES = {
-    "linear": ("F32", "F16", "BF16", "Q4_0", "Q4_1", "Q5_0", "Q5_1", "Q8_0", "Q1_0"),
-    "k": ("Q2_K", "Q3_K", "Q4_K", "Q5_K", "Q6_K"),
-    "codebook": ("IQ4_NL", "IQ4_XS", "MXFP4", "NVFP4", "NF4"),
-    "ternary": ("TQ1_0", "TQ2_0", "BITNET"),
-    "grouped": (
-        *("INT4_32", "INT4_64", "INT4_128", "INT8_32", "INT8_64", "INT8_128"),
-        *("GPTQ4_32", "GPTQ4_64", "GPTQ4_128", "AWQ4_32", "AWQ4_64", "AWQ4_128"),
-        *("FP8_E4M3", "FP8_E5M2"),
-    ),
-    "records": ("RGB565", "SENSOR", "PCM24"),
-}
-_FAMILY_OF = {name: family for family, names in _FAMILIES.items() for name in names}
+
+@cache
+def _known() -> dict[str, Format]:
+    from tenonnx.structs import formats_codebook, formats_grouped, formats_k, formats_linear, formats_records, formats_ternary
+
+    families = (formats_linear, formats_k, formats_codebook, formats_ternary, formats_grouped, formats_records)
+    return {name: format for family in families for name, format in family.FORMATS.items()}
 
 
 class Catalogue:
@@ -32,12 +25,10 @@ class Catalogue:
 
     def __getitem__(self, name: str) -> Format:
         key = name.upper()
-        if key in self._added:
-            return self._added[key]
-        if key not in _FAMILY_OF:
+        found = self._added.get(key) or _known().get(key)
+        if found is None:
             raise UnsupportedError(f"{name!r} is no known format; known are {', '.join(self)}")
-        formats: dict[str, Format] = import_module(f"tenonnx.structs.formats_{_FAMILY_OF[key]}").FORMATS
-        return formats[key]
+        return found
 
     def add(self, format: Format) -> Format:
         """Make a format known to this process by its name and, in models, by its bits and decoder; gives it back.
@@ -53,13 +44,13 @@ class Catalogue:
         return format
 
     def __contains__(self, name: object) -> bool:
-        return isinstance(name, str) and (name.upper() in _FAMILY_OF or name.upper() in self._added)
+        return isinstance(name, str) and (name.upper() in _known() or name.upper() in self._added)
 
     def __iter__(self) -> Iterator[str]:
-        return iter((*_FAMILY_OF, *self._added))
+        return iter(_known() | self._added)
 
     def __len__(self) -> int:
-        return len(_FAMILY_OF) + len(self._added)
+        return len(_known() | self._added)
 
 
 catalogue = Catalogue()

@@ -55,9 +55,12 @@ class Context:
                 f"a context of {capacity} tokens is over the {longest} that the model was trained for; ask for at most {longest}"
             )
         self._session = model.session
+        self._names = model.names
         self.cache = model.session.new_cache(context=capacity)
         self._tokens: list[int] = []
         self._out: dict[str, np.ndarray] = {}
+        # As long as the caches, though only the valid length counts: no input's shape changes from token to token.
+        self._mask = np.ones((1, capacity), np.int64)
 
     @property
     def tokens(self) -> list[int]:
@@ -91,7 +94,7 @@ class Context:
         self._tokens = self.tokens
         for start in range(0, len(tokens), BATCH):
             self._run_batch(tokens[start : start + BATCH])
-        return self._out["logits"][0, -1]
+        return self._out[self._names.logits][0, -1]
 
     def _run_batch(self, tokens: Sequence[int]) -> None:
         position, count = self.cache.length, len(tokens)
@@ -99,11 +102,14 @@ class Context:
             "input_ids": np.array([tokens], np.int64),
             "position_ids": np.arange(position, position + count, dtype=np.int64)[None],
             "logit_rows": np.array([count - 1], np.int64),
+            "attention_mask": self._mask,
         }
+        named = {name: feeds[role] for role in feeds if (name := getattr(self._names, role))}
         self._tokens.extend(tokens)
         # One row of logits at every run: the first run's array takes the logits of all later ones.
-        result = self._session.run(feeds, out=self._out or None, cache=self.cache)
-        self._out = {"logits": result["logits"]}
+        out = self._out if self._names.logit_rows else {}
+        result = self._session.run(named, out=out or None, cache=self.cache)
+        self._out = {self._names.logits: result[self._names.logits]}
 
 
 class TextStream(Iterator[str]):

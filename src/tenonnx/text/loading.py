@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import json
 import os
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -17,7 +18,6 @@ from tenonnx.text.tokenizer import Tokenizer
 if TYPE_CHECKING:
     from tenonnx.runtime import Session
 
-_INPUTS = ("input_ids", "position_ids", "logit_rows")
 _GGUF_MAGIC = b"GGUF"
 
 
@@ -25,6 +25,39 @@ def _cache_bytes_allocated() -> int:
     from tenonnx.runtime import ledger
 
     return int(ledger()["cache"]["total"])
+
+
+@dataclass(frozen=True)
+class Names:
+    """What the graph calls the inputs and the output of a decoder; "" for one that it does not have.
+
+    From the metadata ``tenonnx.inputs``, JSON from these roles to names; a model without it has our own names.
+    """
+
+    input_ids: str = "input_ids"  # INT64[batch, n]
+    position_ids: str = "position_ids"  # INT64[batch, n]
+    logit_rows: str = "logit_rows"  # INT64[k]: the rows of n whose logits are computed; all without it
+    attention_mask: str = ""  # INT64[batch, positions], 1 where a position counts
+    logits: str = "logits"
+
+    @classmethod
+    def from_metadata(cls, metadata: Mapping[str, str]) -> Names:
+        """``PayloadError`` for metadata that is no JSON object of names."""
+        text = metadata.get("tenonnx.inputs")
+        if text is None:
+            return cls()
+        try:
+            given = json.loads(text)
+        except (ValueError, RecursionError) as error:
+            raise PayloadError(f"metadata tenonnx.inputs is not JSON: {error}; convert the model again") from error
+        if not isinstance(given, dict) or not all(isinstance(name, str) for name in given.values()):
+            raise PayloadError(f"metadata tenonnx.inputs is {text[:60]!r}; expected a JSON object of names")
+        return cls(**{role.name: given.get(role.name, "") for role in fields(cls)})
+
+    @property
+    def inputs(self) -> list[str]:
+        """The inputs that the graph has to have."""
+        return [name for name in (self.input_ids, self.position_ids, self.logit_rows, self.attention_mask) if name]
 
 
 @dataclass(frozen=True)
@@ -36,16 +69,17 @@ class TextModel:
     context_length: int | None  # tokens that the model was trained for
     load_s: float = 0.0
     cache_bytes_allocated: Callable[[], int] = field(default=_cache_bytes_allocated, repr=False)  # ever, by the process
+    names: Names = field(default_factory=Names)
 
 
 def find_model(name: str | os.PathLike[str], progress: Progress = silent) -> Path:
     """The file that a path or a known name stands for; a known model is pulled on first use.
 
-    Raises ``PayloadError`` for a name that is neither, and for a folder.
+    Raises ``PayloadError`` for a name that is neither, and for a folder that onnxruntime-genai would not load.
     """
     path = Path(name)
-    if path.is_dir():
-        raise PayloadError(f"{path}: is a folder; name the .onnx or .gguf file in it")
+    if path.is_dir() and not _is_genai(path):
+        raise PayloadError(f"{path}: is a folder without genai_config.json; name the .onnx or .gguf file in it")
     if path.exists():
         return path
     found = KNOWN.get(str(name).lower())
@@ -55,8 +89,16 @@ def find_model(name: str | os.PathLike[str], progress: Progress = silent) -> Pat
 
 
 def read_model(name: str | os.PathLike[str], progress: Progress = silent) -> tuple[Any, Path]:
-    """The ModelProto of an .onnx file, a GGUF (converted in memory) or a known name, and the folder of its external data."""
+    """The ModelProto of an .onnx file or a known name, or of a GGUF or onnxruntime-genai folder, both converted in memory.
+
+    With it comes the folder of its external data.
+    """
     path = find_model(name, progress)
+    if path.is_dir():
+        from tenonnx.convert import from_onnx
+
+        model, data_root, _ = from_onnx(path)
+        return model, data_root
     if _is_gguf(path):
         from tenonnx.convert import from_gguf
 
@@ -68,6 +110,10 @@ def read_model(name: str | os.PathLike[str], progress: Progress = silent) -> tup
 
     model = load(path)
     return model, data_folder(model, path)
+
+
+def _is_genai(path: Path) -> bool:
+    return (path / "genai_config.json").is_file()
 
 
 def _is_gguf(path: Path) -> bool:
@@ -82,27 +128,29 @@ def _is_gguf(path: Path) -> bool:
 def load_model(
     name: str | os.PathLike[str], *, threads: int | Literal["auto"] = "auto", progress: Progress = silent
 ) -> TextModel:
-    """A model ready for ``generate``, ``stream`` and ``Conversation``: an .onnx file, a GGUF or a known name.
+    """A model ready for ``generate``, ``stream`` and ``Conversation``: an .onnx file, a GGUF, an
+    onnxruntime-genai folder or a known name.
 
     Raises ``UnsupportedError`` for a model without a tokenizer or without the inputs of a decoder.
     """
     start = time.perf_counter()
     model, data_root = read_model(name, progress)
+    metadata = {entry.key: entry.value for entry in model.metadata_props}
+    names = Names.from_metadata(metadata)
     found = {value.name for value in model.graph.input}
-    missing = [value for value in _INPUTS if value not in found]
+    missing = [value for value in names.inputs if value not in found]
     if missing:
         raise UnsupportedError(
-            f"{name}: has no input {', '.join(missing)}; text needs the inputs {', '.join(_INPUTS)} and caches, as "
-            "`tenonnx convert` makes them from a GGUF"
+            f"{name}: has no input {', '.join(missing)}; text needs the inputs {', '.join(names.inputs)} and caches, as "
+            "`tenonnx convert` makes them from a GGUF, an onnxruntime-genai folder or an export"
         )
-    metadata = {entry.key: entry.value for entry in model.metadata_props}
     context_length = _context_length(metadata)
     from tenonnx.runtime import Session
 
     with ThreadPoolExecutor(1) as beside:  # a large vocabulary takes as long to read as the session takes to plan
         tokenizer = beside.submit(Tokenizer.from_metadata, metadata)
         session = Session(model, threads=threads, data_root=data_root)
-    return TextModel(session, tokenizer.result(), context_length, time.perf_counter() - start)
+    return TextModel(session, tokenizer.result(), context_length, time.perf_counter() - start, names=names)
 
 
 def _context_length(metadata: dict[str, str]) -> int | None:

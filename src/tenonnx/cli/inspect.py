@@ -1,0 +1,107 @@
+"""tenonnx inspect: what a model holds, and where each bit of its packed values belongs."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from tenonnx.cli.common import AsJson, command, print_json, tell
+from tenonnx.errors import OptionError, PayloadError
+
+if TYPE_CHECKING:
+    from rich.text import Text
+
+
+@command("tenonnx inspect smollm2-135m --values 'blk.0.attn_q.weight[3]'")
+def inspect(
+    file: Annotated[
+        str,
+        typer.Argument(
+            metavar="FILE", help="An .onnx file, a GGUF, a known name, or a format: Q4_K, module:format.", show_default=False
+        ),
+    ],
+    type: Annotated[
+        str | None, typer.Option(metavar="NAME|INDEX", help="Show one type: its fields and bits.", show_default=False)
+    ] = None,
+    values: Annotated[
+        str | None, typer.Option(metavar="NAME[i]", help="Show the fields of one element of a weight.", show_default=False)
+    ] = None,
+    svg: Annotated[
+        Path | None, typer.Option(metavar="OUT", help="Draw the bits of the type into an SVG file.", show_default=False)
+    ] = None,
+    json: AsJson = False,
+) -> None:
+    """Show what a model holds: size, inputs, caches, weights by format, types. No weight is read but those asked for."""
+    if values is not None and (type is not None or svg is not None):
+        raise OptionError("--values shows an element, --type and --svg a type: ask for one of the two")
+    from tenonnx.inspection import open_subject
+
+    subject = open_subject(file)
+    if values is not None:
+        _show_element(subject, values, json)
+    elif type is not None or svg is not None or subject.format is not None:
+        _show_type(subject, type, svg, json)
+    else:
+        _show_model(subject, json)
+
+
+def _show_model(subject: Any, json: bool) -> None:
+    from tenonnx.inspection import summary
+
+    found = summary(subject)
+    if json:
+        print_json(found)
+        return
+    from tenonnx.inspection.show import summary_lines
+
+    path = Path(subject.name)
+    _print(summary_lines(found, path.stat().st_size if path.is_file() else None))
+
+
+def _show_type(subject: Any, wanted: str | None, drawing: Path | None, json: bool) -> None:
+    title, node = subject.only_type() if wanted is None else subject.type_named(wanted)
+    if drawing is not None:
+        from tenonnx.inspection.svg import svg
+
+        try:
+            drawing.write_text(svg(title, node), encoding="utf-8")
+        except OSError as error:
+            raise PayloadError(f"{drawing}: cannot be written: {error.strerror}") from error
+        tell(f"{drawing}: the bits of {title}")
+    if json:
+        from tenonnx.inspection import described
+
+        print_json({"name": title, **described(node)})
+    elif drawing is None:
+        from tenonnx.inspection.show import type_lines
+
+        _print(type_lines(title, node))
+
+
+def _show_element(subject: Any, wanted: str, json: bool) -> None:
+    from tenonnx.inspection.values import element_of, jsonable
+
+    element = element_of(subject, wanted)
+    if not json:
+        from tenonnx.inspection.show import element_lines
+
+        _print(element_lines(element))
+        return
+    fields = {name: jsonable(array) for name, array in element.fields.items()}
+    raw = None if element.payload is None else element.payload.tobytes().hex()
+    decoded = None if element.decoded is None else jsonable(element.decoded)
+    print_json({"name": element.title, "bytes": raw, "fields": fields, "decoded": decoded})
+
+
+def _print(lines: Iterable[Text]) -> None:
+    from rich.console import Console
+
+    from tenonnx.inspection.bitmap import printable
+
+    console = Console(highlight=False)  # no colours where NO_COLOR is set, or the output is no terminal
+    for line in lines:
+        line.plain = printable(line.plain)
+        console.print(line, no_wrap=True, overflow="ellipsis", crop=True)

@@ -1,0 +1,142 @@
+"""An onnxruntime-genai folder: genai_config.json names the caches of a model, and what its text needs.
+
+The attention operators of such a model write new rows at the length that ``seqlens_k`` tells, which its graph sums from an
+attention mask as long as the text. Here the update position becomes an input of its own, ``position`` INT64[], so that no
+input's shape changes from token to token; the node's metadata ``tenonnx.position`` names it.
+"""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from tenonnx.convert import annotate, folder
+from tenonnx.convert.editing import Editor, set_metadata
+from tenonnx.convert.report import Findings
+from tenonnx.errors import PayloadError, UnsupportedError
+from tenonnx.schema import files
+from tenonnx.schema.messages import TensorProto
+
+CONFIG = "genai_config.json"
+POSITION = "position"
+POSITION_KEY = "tenonnx.position"  # of an aliased node: the graph input that holds where its rows are written
+_LENGTHS, _TOTAL = 5, 6  # inputs of GroupQueryAttention
+_KEPT = ("input_ids", "position_ids", "attention_mask")
+
+
+def is_genai(path: str | os.PathLike[str]) -> bool:
+    """Whether a path is a folder that onnxruntime-genai would load."""
+    return (Path(path) / CONFIG).is_file()
+
+
+def read(path: str | os.PathLike[str], findings: Findings) -> tuple[Any, Path]:
+    """The annotated model of a folder, and the folder of its external data.
+
+    Raises ``PayloadError`` for a configuration that cannot be read or names what the model does not have, and
+    ``UnsupportedError`` for a model that is more than one decoder with key and value caches.
+    """
+    path = Path(path)
+    config = folder.read_json(path / CONFIG)
+    decoder = config.get("model", {}).get("decoder", {})
+    name = decoder.get("filename")
+    if not isinstance(name, str) or decoder.get("pipeline"):
+        raise UnsupportedError(f"{path / CONFIG}: describes no single decoder; this version converts model.decoder.filename")
+    if Path(name).name != name:
+        raise PayloadError(f"{path / CONFIG}: filename {name!r} lies outside the folder; expected a plain name")
+    model = files.load(path / name)
+    pairs = _pairs(model, decoder, path)
+    annotate.annotate(model, findings)
+    for past, present in pairs:
+        findings.left(past, present, "no operator of the graph can write it in place")
+    _say_position(model, decoder["inputs"].get("input_ids", "input_ids"), findings)
+    search = config.get("search", {})
+    if not search.get("past_present_share_buffer", True):
+        findings.note("genai_config.json does not ask for past_present_share_buffer; the caches are shared all the same")
+    _describe(model, config, decoder, path)
+    return model, path
+
+
+def _pairs(model: Any, decoder: dict[str, Any], path: Path) -> list[tuple[str, str]]:
+    inputs, outputs = decoder.get("inputs", {}), decoder.get("outputs", {})
+    layers = decoder.get("num_hidden_layers", 0)
+    known = {value.name for part in (model.graph.input, model.graph.output) for value in part}
+    found = []
+    for part in ("key", "value"):
+        names = inputs.get(f"past_{part}_names"), outputs.get(f"present_{part}_names")
+        if not all(isinstance(name, str) and name.count("%d") == 1 for name in names) or not isinstance(layers, int):
+            raise UnsupportedError(f"{path / CONFIG}: names no past and present {part} caches; this version needs them")
+        for layer in range(layers):
+            past, present = (str(name).replace("%d", str(layer)) for name in names)
+            for name in (past, present):
+                if name not in known:
+                    raise PayloadError(f"{path / CONFIG}: names {name!r}, which the model does not have; build it again")
+            found.append((past, present))
+    return found
+
+
+def _say_position(model: Any, ids: str, findings: Findings) -> None:
+    """Let the attentions that write caches take their lengths from a new input rather than from a mask's sum and shape."""
+    editor = Editor(model)
+    nodes = [node for node in editor.nodes if node.op_type == "GroupQueryAttention" and node.output_alias]
+    masks = {_mask_of(editor, node) for node in nodes}
+    mask = masks.pop() if len(masks) == 1 else None
+    if mask is None or ids not in editor.inputs or POSITION in editor.inputs:
+        findings.note("the attentions take their lengths from elsewhere than an attention mask; they stay as they are")
+        return
+    position = editor.add_input(POSITION, TensorProto.INT64, [])
+    batch = editor.add("Shape", [ids], "batch_size", start=0, end=1)
+    rows = editor.add("Shape", [ids], "new_length", start=1, end=2)
+    end = editor.add("Add", [position, rows], "end_position")
+    scalar = editor.add("Squeeze", [end], "end_position.scalar")
+    last = editor.add("Sub", [end, editor.ints(1)], "last_position")
+    lasts = editor.add("Expand", [last, batch], "last_positions")
+    lengths = editor.add("Cast", [lasts], "seqlens_k", to=TensorProto.INT32)
+    total = editor.add("Cast", [scalar], "total_sequence_length", to=TensorProto.INT32)
+    for node in nodes:
+        editor.redirect(node.input[_LENGTHS], lengths, [(node, _LENGTHS)])
+        editor.redirect(node.input[_TOTAL], total, [(node, _TOTAL)])
+        node.metadata_props.add(key=POSITION_KEY, value=position)
+    editor.finish()
+    if not Editor(model).readers(mask):
+        editor.drop_input(mask)
+        findings.note(f"input {mask!r} became {position!r}: the caches' length; rows of a batch are all as long, without padding")
+
+
+def _mask_of(editor: Editor, node: Any) -> str | None:
+    """The attention mask whose row sums less 1, and whose length, are the lengths that a GroupQueryAttention takes."""
+    lengths, total = (_uncast(editor, node.input[slot]) for slot in (_LENGTHS, _TOTAL))
+    sub, gather = editor.maker(lengths, "Sub"), editor.maker(total, "Gather")
+    if sub is None or gather is None or not _is(editor, sub.input[1], 1) or not _is(editor, gather.input[1], 1):
+        return None
+    total_of, shape = editor.maker(sub.input[0], "ReduceSum"), editor.maker(gather.input[0], "Shape")
+    if total_of is None or shape is None or total_of.input[0] != shape.input[0] or shape.attribute:
+        return None
+    mask = total_of.input[0]
+    axis = len(total_of.input) > 1 and _is(editor, total_of.input[1], 1)
+    return mask if axis and mask in editor.inputs else None
+
+
+def _uncast(editor: Editor, name: str) -> str:
+    cast = editor.maker(name, "Cast")
+    return name if cast is None else str(cast.input[0])
+
+
+def _is(editor: Editor, name: str, value: int) -> bool:
+    array = editor.array(name)
+    return array is not None and array.size == 1 and bool(np.all(array == value))
+
+
+def _describe(model: Any, config: dict[str, Any], decoder: dict[str, Any], path: Path) -> None:
+    """What a text interface needs, as metadata."""
+    about = config["model"]
+    found = {value.name for value in model.graph.input}
+    inputs = {role: name for role in _KEPT if (name := decoder["inputs"].get(role)) in found}
+    folder.describe(model, path, inputs=inputs, logits=decoder["outputs"].get("logits", "logits"), special=about)
+    length = about.get("context_length")
+    if isinstance(length, int) and length > 0:
+        set_metadata(model, "tenonnx.context_length", str(length))
+    if isinstance(about.get("type"), str):
+        set_metadata(model, "tenonnx.architecture", about["type"])
