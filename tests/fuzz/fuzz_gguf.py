@@ -5,9 +5,11 @@ from __future__ import annotations
 import tempfile
 from pathlib import Path
 
-from tenonnx import convert
-from tests import gguf_files
 from tests.fuzz import harness
+
+with harness.instrumented():
+    from tenonnx import convert
+    from tests import gguf_files
 
 _FOLDER = Path(tempfile.mkdtemp(prefix="tenonnx-fuzz-"))
 

@@ -5,10 +5,12 @@ from __future__ import annotations
 import tempfile
 from pathlib import Path
 
-import tenonnx
-from tenonnx import convert
-from tests import gguf_files
 from tests.fuzz import fuzz_structs, harness
+
+with harness.instrumented():
+    import tenonnx
+    from tenonnx import convert, plan
+    from tests import gguf_files
 
 _FOLDER = Path(tempfile.mkdtemp(prefix="tenonnx-fuzz-"))
 
@@ -18,7 +20,7 @@ def target(data: bytes) -> None:
     path.write_bytes(data)
     model = tenonnx.load(path)
     if not any(found.severity == "error" for found in tenonnx.check(model, _FOLDER)):
-        tenonnx.plan(model, {"batch": 1, "sequence": 2})
+        plan.plan(model, {"batch": 1, "sequence": 2})
 
 
 def seeds() -> list[bytes]:

@@ -8,12 +8,14 @@ from typing import Any
 import numpy as np
 from google.protobuf.message import DecodeError
 
-from tenonnx import codecs, structs
-from tenonnx.check.structs import check_structs
-from tenonnx.schema.messages import ModelProto, StructProto
-from tenonnx.structs import Node, bits, catalogue, functions, structure
-from tenonnx.structs.scalars import SCALARS
 from tests.fuzz import harness
+
+with harness.instrumented():
+    from tenonnx import codecs, structs
+    from tenonnx.check.structs import check_structs
+    from tenonnx.schema.messages import ModelProto, StructProto
+    from tenonnx.structs import Node, bits, catalogue, functions, structure
+    from tenonnx.structs.scalars import SCALARS
 
 MOST_BYTES = 4096  # of a payload made to fit
 MOST_ELEMENTS = 2**16

@@ -13,12 +13,25 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
 from pathlib import Path
 
-from tenonnx.errors import TenonnxError
+try:
+    import atheris
+except ImportError:
+    atheris = None
 
 Target = Callable[[bytes], None]
 LIMIT_MB, LIMIT_SECONDS = 2048, 10  # of one input
+
+
+def instrumented() -> AbstractContextManager[None]:
+    """Modules of this package that are imported within tell atheris which of their lines run."""
+    return atheris.instrument_imports(include=["tenonnx"]) if atheris else contextlib.nullcontext()
+
+
+with instrumented():
+    from tenonnx.errors import TenonnxError
 
 
 def answered(target: Target) -> Target:
@@ -80,9 +93,7 @@ def main(target: Target, seeds: Sequence[bytes]) -> None:
         run(file.read_bytes())
     if options.files:
         return
-    try:
-        import atheris
-    except ImportError:
+    if atheris is None:
         print(f"no atheris: {mutate(run, seeds, options.seconds)} mutations ran clean")
         return
     with tempfile.TemporaryDirectory() as corpus:
