@@ -14,10 +14,8 @@ from typing import Any
 
 from tenonnx.convert import opset, readers
 from tenonnx.convert.editing import DOMAIN, NESTED, Editor, declare_alias, make_node, make_writable, set_dims
-from tenonnx.convert.formulas import Formulas
-from tenonnx.convert.masks import Causal
 from tenonnx.convert.report import Findings
-from tenonnx.convert.symbolic import Linear
+from tenonnx.convert.symbolic import Causal, Formulas, Linear
 from tenonnx.convert.types import known_types
 from tenonnx.schema.graph import attributes
 from tenonnx.schema.messages import TensorProto
