@@ -144,7 +144,7 @@ def test_a_file_without_a_suffix_is_known_by_its_content(source: Path) -> None:
 )
 def test_other_inputs_say_what_they_are_not(tmp_path: Path, name: str, message: str) -> None:
     (tmp_path / "empty.onnx").write_bytes(b"\x08\x0c")
-    (tmp_path / "weights.bin").write_bytes(b"PK" * 50)
+    (tmp_path / "weights.bin").write_bytes(b"\xff" * 50)
     (tmp_path / "folder").mkdir()
     with pytest.raises(TenonnxError, match=message):
         convert.convert(tmp_path / name, tmp_path / "m.onnx")
