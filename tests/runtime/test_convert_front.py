@@ -139,7 +139,7 @@ def test_a_file_without_a_suffix_is_known_by_its_content(source: Path) -> None:
         ("empty.onnx", "holds no graph"),
         ("weights.bin", "is not an ONNX model"),
         ("folder", "without genai_config.json"),
-        ("absent", "cannot be read"),
+        ("absent", "No such file"),
     ],
 )
 def test_other_inputs_say_what_they_are_not(tmp_path: Path, name: str, message: str) -> None:
