@@ -114,11 +114,12 @@ def rewrite(model: Any, findings: Findings) -> bool:
         _update(caches, cache)
     attentions = readers.rewrite(caches, findings)
     if attentions:
-        findings.note(f"{attentions} attentions read their caches where they lie, up to the valid length")
+        findings.note(f"attentions that read their caches where they lie, up to the valid length: {attentions}")
         opset.raise_to(model, opset.CACHED_ATTENTION)
     _declare(editor, grown)
     _release_masks(caches, findings)
-    editor.finish()
+    for name in editor.finish():
+        findings.note(f"input {name!r} served the mask alone, and is gone")
     del model.graph.value_info[:]  # it describes tensors of the old lengths
     if not any(entry.domain == DOMAIN for entry in model.opset_import):
         model.opset_import.add(domain=DOMAIN, version=1)

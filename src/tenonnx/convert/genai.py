@@ -109,10 +109,8 @@ def _say_position(model: Any, ids: str, findings: Findings) -> None:
         editor.redirect(node.input[_LENGTHS], lengths, [(node, _LENGTHS)])
         editor.redirect(node.input[_TOTAL], total, [(node, _TOTAL)])
         node.metadata_props.add(key=POSITION_KEY, value=position)
-    editor.finish()
-    if not Editor(model).readers(mask):
-        editor.drop_input(mask)
-        findings.note(f"input {mask!r} became {position!r}: the caches' length; rows of a batch are all as long, without padding")
+    for name in editor.finish():
+        findings.note(f"input {name!r} became {position!r}: the caches' length; rows of a batch are all as long, without padding")
 
 
 def _mask_of(editor: Editor, node: Any) -> str | None:
