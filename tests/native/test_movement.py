@@ -51,7 +51,8 @@ def test_cast_of_every_pair_of_types(source, target, isa):
 
 @pytest.mark.parametrize("target", [np.int8, np.int32, np.int64, np.uint8, np.bool_, np.float16, ml_dtypes.bfloat16])
 def test_cast_agrees_with_onnxruntime_in_range(target):
-    ort = pytest.importorskip("onnxruntime")
+    import onnxruntime as ort
+
     x = np.array([0.0, 0.4, 0.5, 0.9, 1.5, 2.5, 99.99, 3.0001, 6.1e-5, 5.9e-8], np.float32)
     number = ELEMENT_TYPES[np.dtype(target)]
     node = onnx.helper.make_node("Cast", ["x"], ["h"], to=number)

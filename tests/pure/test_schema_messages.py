@@ -339,7 +339,6 @@ def test_a_clash_with_a_later_onnx_is_refused():
 
 
 def test_the_texts_compile_to_what_the_package_ships(tmp_path):
-    pytest.importorskip("grpc_tools")
     proto = Path(__file__).parents[2] / "proto"
     out = tmp_path / "additions.binpb"
     names = ["tenonnx-ml.proto", "tenonnx-data.proto"]

@@ -7,9 +7,8 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from tenonnx import cli, text
+from tenonnx import cli
 from tenonnx.codecs import table
-from tenonnx.errors import TenonnxError
 
 ROOT = Path(__file__).parents[2]
 FENCE = re.compile(r"^```(python|console)(?: (\S+))?\n(.*?)^```$", re.DOTALL | re.MULTILINE)
@@ -55,11 +54,7 @@ def test_a_document_runs(document, tmp_path, monkeypatch):
                 del sys.modules[name]
 
 
-def test_the_readme_example_writes_through_its_own_caches(tmp_path, monkeypatch):
-    try:
-        text.known("smollm2-135m").path  # noqa: B018 -- pulls it
-    except TenonnxError as error:
-        pytest.skip(str(error))
+def test_the_readme_example_writes_through_its_own_caches(tmp_path, monkeypatch, smollm2_gguf):
     readme = ROOT / "README.md"
     code = next(body for kind, _, body in FENCE.findall(readme.read_text(encoding="utf-8")) if kind == "python")
     assert sum(1 for line in code.splitlines() if line) <= 15

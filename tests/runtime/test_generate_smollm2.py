@@ -13,11 +13,8 @@ PROMPT = "The capital of France is"
 
 
 @pytest.fixture(scope="module")
-def gguf():
-    try:
-        return text.known("smollm2-135m").path
-    except TenonnxError as error:
-        pytest.skip(str(error))
+def gguf(smollm2_gguf):
+    return smollm2_gguf
 
 
 @pytest.fixture(scope="module")
