@@ -136,6 +136,34 @@ def test_who_asks_for_a_shape_gets_the_lengths_that_it_had(tmp_path: Path) -> No
     agree(graph, model, "tenonnx", batch=2)
 
 
+class OtherRepeats(Export):
+    """Values that look like heads repeated for their queries and are not."""
+
+    axis, target = 2, (0, 2, -1, 8)
+
+    def repeated(self, value: str) -> str:
+        opened = self.node("Unsqueeze", [value, self.ints(self.axis)], f"{value}.opened")
+        sizes = [1, 1, 1, 1, 1]
+        sizes[self.axis] = 3
+        wide = self.node("Expand", [opened, self.ints(*sizes)], f"{value}.expanded")
+        return self.node("Reshape", [wide, self.ints(*self.target)], f"{value}.repeated")
+
+
+class OtherOrder(OtherRepeats):
+    """Heads in the order 0 1 0 1 0 1, where grouped queries want 0 0 0 1 1 1."""
+
+    axis, target = 1, (0, 6, -1, 8)
+
+
+@pytest.mark.parametrize("kind", [OtherRepeats, OtherOrder])
+def test_other_repetitions_are_unknown_readers(tmp_path: Path, kind: type[Export]) -> None:
+    heads = 6 if kind is OtherOrder else 2
+    export = kind(q_heads=heads, kv_heads=2, mask="none").build()
+    model, findings = converted(export, tmp_path)
+    assert all("read a copy of its valid range" in cache.how for cache in findings.caches)
+    agree(export, model, "onnxruntime", batch=2)
+
+
 # ---- What is no such cache
 
 

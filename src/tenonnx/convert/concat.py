@@ -104,10 +104,14 @@ def _lengths(editor: Editor, types: dict[str, SymTensor], grown: list[Grown], pa
 
 def rewrite(model: Any, findings: Findings) -> bool:
     """Rewrite every concat-style cache of a model in place; whether there was one."""
-    if not _find(Editor(model), known_types(model), findings):
+    editor = Editor(model)
+    declared = known_types(model)
+    editor.shorten(declared)
+    if not _find(editor, declared, findings):
         return False
     opset.upgrade(model)
-    editor, types = Editor(model), known_types(model)
+    editor, types = Editor(model), {**known_types(model), **declared}
+    editor.shorten(types)
     grown = _find(editor, types, findings)
     caches = Caches(editor, types, grown)
     for cache in grown:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -11,6 +11,7 @@ from tenonnx.dtypes import of_numpy
 from tenonnx.errors import CheckError
 from tenonnx.schema.graph import Scope
 from tenonnx.schema.messages import AttributeProto, NodeProto, ValueAliasProto, ValueInfoProto
+from tenonnx.shapes import SymTensor
 
 DOMAIN = "tenonnx"
 NESTED = -1  # the slot of a reader whose body, not itself, reads the value
@@ -133,6 +134,21 @@ class Editor:
     def ints(self, *values: int) -> str:
         """INT64[n]."""
         return self.constant("ints." + "_".join(str(value) for value in values), np.array(values, np.int64))
+
+    def shorten(self, types: Mapping[str, SymTensor]) -> None:
+        """Let who reads what a node only passes on (Identity, a Cast to the same type, a Concat of one) read its source."""
+        for node in list(self.nodes):
+            if node.domain not in ("", "ai.onnx") or not self._passes_on(node, types):
+                continue
+            self.redirect(node.output[0], node.input[0])
+            if node.output[0] not in self.outputs and not self.readers(node.output[0]):
+                self.remove(node)
+
+    def _passes_on(self, node: Any, types: Mapping[str, SymTensor]) -> bool:
+        if node.op_type == "Cast":
+            source = types.get(node.input[0])
+            return source is not None and any(entry.name == "to" and entry.i == source.elem_type for entry in node.attribute)
+        return node.op_type == "Identity" or (node.op_type == "Concat" and len(node.input) == 1)
 
     def redirect(self, old: str, new: str, readers: Iterable[tuple[Any, int]] | None = None) -> None:
         """Let the readers of ``old`` (all of them, or those given) read ``new``; bodies keep what they capture."""

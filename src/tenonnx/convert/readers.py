@@ -9,6 +9,7 @@ import numpy as np
 
 from tenonnx.convert.editing import make_node
 from tenonnx.convert.report import Findings
+from tenonnx.convert.spelled import spelled_out
 from tenonnx.convert.symbolic import Causal, Unproven, causal
 from tenonnx.schema.graph import attributes
 from tenonnx.schema.messages import TensorProto
@@ -50,7 +51,7 @@ def _attentions(caches: Caches, key: Grown) -> list[Read]:
     found = []
     for name in (key.present, *_repeated(caches, key)):
         for node, slot in caches.editor.readers(name):
-            read = _operator(caches, key, node, slot) or _spelled_out(caches, key, name, node, slot)
+            read = _operator(caches, key, node, slot) or _spelled_out(caches, key, node, slot)
             if read is not None:
                 found.append(read)
     return found
@@ -126,46 +127,13 @@ def _operator(caches: Caches, key: Grown, node: Any, slot: int) -> Read | None:
 # ---- MatMul, Softmax, MatMul
 
 
-def _spelled_out(caches: Caches, key: Grown, name: str, node: Any, slot: int) -> Read | None:
-    """Transpose → MatMul → scale and mask in any order → Softmax → MatMul with the values."""
-    editor = caches.editor
-    if node.op_type != "Transpose" or attributes(node).get("perm") != [0, 1, 3, 2]:
+def _spelled_out(caches: Caches, key: Grown, node: Any, slot: int) -> Read | None:
+    found = spelled_out(caches.editor, caches.formulas, node, slot)
+    query = caches.types.get(found.query) if found is not None else None
+    value = _is_value(caches, key, found.values) if found is not None else None
+    if found is None or value is None or query is None or len(query.dims or ()) != 4:
         return None
-    step, scale = editor.sole_reader(node.output[0]), 1.0
-    factor = _factor(caches, step)
-    if step is not None and factor is not None:
-        scale, step = factor, editor.sole_reader(step[0].output[0])
-    if step is None or step[0].op_type != "MatMul" or step[1] != 1:
-        return None
-    query, mask = step[0].input[0], ""
-    step = editor.sole_reader(step[0].output[0])
-    while step is not None and step[0].op_type != "Softmax":
-        factor = _factor(caches, step)
-        if factor is not None and not mask:
-            scale *= factor
-        elif step[0].op_type == "Add" and not mask:
-            mask = step[0].input[1 - step[1]]
-        else:
-            return None
-        step = editor.sole_reader(step[0].output[0])
-    if step is None or attributes(step[0]).get("axis", -1) not in (-1, 3):
-        return None
-    step = editor.sole_reader(step[0].output[0])
-    if step is None or step[0].op_type != "MatMul" or step[1] != 0:
-        return None
-    value = _is_value(caches, key, step[0].input[1])
-    return None if value is None else Read(query, key, value, mask, scale, 0.0, step[0])
-
-
-def _factor(caches: Caches, step: tuple[Any, int] | None) -> float | None:
-    """The number that a Mul or Div scales by, or None where it does something else."""
-    if step is None or step[0].op_type not in ("Mul", "Div") or (step[0].op_type == "Div" and step[1] != 0):
-        return None
-    number = caches.editor.array(step[0].input[1 - step[1]])
-    if number is None or number.size != 1 or number.dtype.kind != "f" or not float(number.reshape(-1)[0]):
-        return None
-    value = float(number.reshape(-1)[0])
-    return value if step[0].op_type == "Mul" else 1 / value
+    return Read(found.query, key, value, found.mask, found.scale, 0.0, found.result)
 
 
 # ---- What takes their place

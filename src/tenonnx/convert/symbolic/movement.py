@@ -171,10 +171,16 @@ def _slice(values: Values, node: Any) -> Formula:
     return Formula(tuple(dims), lambda index: source.at(tuple(i + begin for i, begin in zip(index, first, strict=True))))
 
 
+_FAR = 2**31 - 1
+
+
 def _cut(start: Linear, end: Linear, dim: Linear) -> tuple[Linear, Linear]:
     """(length, begin) of a slice whose bounds are known to lie inside."""
     start, end = (dim + bound if bound.known is not None and bound.known < 0 else bound for bound in (start, end))
-    if end.known is not None and end.known >= 2**31 - 1:
+    # Exporters write "from the start" and "to the end" as the least and the greatest number.
+    if start.constant <= -_FAR:
+        start = Linear()
+    if end.known is not None and end.known >= _FAR:
         end = dim
     inside = Facts().holds(start) and Facts().holds(dim - end) and Facts().holds(end - start)
     if not inside:
