@@ -67,23 +67,23 @@ struct Narrow {
     for (int i = 0; i < kVector; ++i) wide.of[i] = int8_t(codes.of[i]);
     return wide;
   }
-  static inline Signed columns(const byte* x) {
+  [[gnu::always_inline]] static inline Signed columns(const byte* x) {
     const int16_t four[4] = {int8_t(x[0]), int8_t(x[1]), int8_t(x[2]), int8_t(x[3])};
     Signed repeated;
     for (int row = 0; row < kGroup; ++row) std::memcpy(repeated.of + 4 * row, four, sizeof four);
     return repeated;
   }
-  static inline void add(ShortSum& sum, const Codes& codes, const byte* x) {
+  [[gnu::always_inline]] static inline void add(ShortSum& sum, const Codes& codes, const byte* x) {
     const Signed repeated = columns(x);
     for (int i = 0; i < kVector; ++i) sum.of[i] = int16_t(sum.of[i] + int16_t(codes.of[i] * repeated.of[i]));
   }
   template <typename AnyCodes>
-  static inline void add(WideSum& sum, const AnyCodes& codes, const byte* x) {
+  [[gnu::always_inline]] static inline void add(WideSum& sum, const AnyCodes& codes, const byte* x) {
     const Signed repeated = columns(x);
     for (int i = 0; i < kVector; ++i) sum.of[i] += codes.of[i] * repeated.of[i];
   }
   template <typename Sum>
-  static inline Rows total(const Sum& sum) {
+  [[gnu::always_inline]] static inline Rows total(const Sum& sum) {
     Rows rows;
     for (int row = 0; row < kGroup; ++row)
       rows.of[row] = float(sum.of[4 * row] + sum.of[4 * row + 1] + sum.of[4 * row + 2] + sum.of[4 * row + 3]);

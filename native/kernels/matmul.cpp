@@ -43,7 +43,7 @@ constexpr bool fits_short(int halves) {
 // Products of 4 columns of every half. Each step is a function of its own: an unrolled loop has its sums of integers
 // reordered, and spilled.
 template <typename Codes, typename V, int T, int Half, int Halves, int I, typename Sum>
-inline void add_columns(const typename V::Source& w, int at, int64_t b, const Tokens& x, Sum (&sums)[T]) {
+[[gnu::always_inline]] inline void add_columns(const typename V::Source& w, int at, int64_t b, const Tokens& x, Sum (&sums)[T]) {
   const auto codes = Codes::template get<V, Half, I>(w, at);
 #pragma GCC unroll 8
   for (int t = 0; t < T; ++t) V::add(sums[t], codes, x.at(t, b * kBlock + 16 * Half + 4 * I));
@@ -52,7 +52,7 @@ inline void add_columns(const typename V::Source& w, int at, int64_t b, const To
 
 // Dot products of codes and x over columns 0..31, or over one half.
 template <typename Codes, typename V, int T, int Half, int Halves>
-inline void dot(const typename V::Source& w, int at, int64_t b, const Tokens& x, typename V::Rows (&dots)[T]) {
+[[gnu::always_inline]] inline void dot(const typename V::Source& w, int at, int64_t b, const Tokens& x, typename V::Rows (&dots)[T]) {
   std::conditional_t<fits_short<Codes, V>(Halves), typename V::ShortSum, typename V::WideSum> sums[T] = {};
   add_columns<Codes, V, T, Half, Halves, 0>(w, at, b, x, sums);
   add_columns<Codes, V, T, Half, Halves, 1>(w, at, b, x, sums);
@@ -67,7 +67,7 @@ inline void dot(const typename V::Source& w, int at, int64_t b, const Tokens& x,
 }
 
 template <typename Codes, typename V, int T, int Half, int Halves, typename Scales>
-inline void add_part(const typename V::Source& w, int at, int64_t b, const Tokens& x, const Scales& scales,
+[[gnu::always_inline]] inline void add_part(const typename V::Source& w, int at, int64_t b, const Tokens& x, const Scales& scales,
                      typename V::Rows (&values)[T]) {
   typename V::Rows dots[T];
   if constexpr (Halves == 2 && !fits_short<Codes, V>(2) && fits_short<Codes, V>(1)) {
@@ -85,7 +85,7 @@ inline void add_part(const typename V::Source& w, int at, int64_t b, const Token
 
 // One sub-block, at byte `at` of its block, of T tokens.
 template <typename L, typename V, int T>
-inline void add_block(const typename V::Source& w, int at, int64_t b, const Tokens& x, typename V::Rows (&y)[T]) {
+[[gnu::always_inline]] inline void add_block(const typename V::Source& w, int at, int64_t b, const Tokens& x, typename V::Rows (&y)[T]) {
   using Codes = typename L::Codes;
   constexpr int parts = L::Scales::parts, codes = L::Scales::bytes;
   const auto scales = L::Scales::template load<V>(w, at);
