@@ -14,6 +14,7 @@ from collections.abc import Callable
 import numpy as np
 
 from tenonnx import _native
+from tenonnx.layouts import quantized_row_bytes
 
 LAYERS = 30
 LAYER = [(576, 576), (192, 576), (192, 576), (576, 576), (1536, 576), (1536, 576), (576, 1536)]
@@ -42,7 +43,7 @@ class Bench:
         scales = np.float16(0.01).view(np.uint16)
         self.weights = {}
         for n, k in {*LAYER, HEAD}:
-            layout, size, header = ("q8", 272, 1) if (n, k) == HEAD else ("q4", 160, 2)
+            layout, size, header = ("q8", 272, 1) if (n, k) == HEAD else ("q4m", 160, 2)
             blocks = rng.integers(0, 256, (n // 8 * (k // 32), size), dtype=np.uint8)
             blocks[:, : 16 * header].view(np.uint16)[:] = scales
             copies = 1 if (n, k) == HEAD else LAYERS * LAYER.count((n, k))
@@ -59,7 +60,7 @@ class Bench:
             if (n, k) == HEAD and not head:
                 continue
             x = np.random.default_rng(1).standard_normal((tokens, k)).astype(np.float32)
-            rows, y = np.empty((tokens, k + k // 4), np.uint8), np.empty((tokens, n), np.float32)
+            rows, y = np.empty((tokens, quantized_row_bytes(k)), np.uint8), np.empty((tokens, n), np.float32)
             self.call("quantize_rows", [x], rows, [])
             for w in copies:
                 calls.append((f"matmul_{layout}", [tensor(rows), tensor(w)], [tensor(y)], [n, k], (rows, w, y)))
@@ -74,7 +75,7 @@ class Bench:
     def packing(self, repeat: int) -> float:
         n, k = HEAD
         source, packed = np.ones(n * k // 32 * 20, np.uint8), np.ones(n * k // 32 * 20, np.uint8)
-        seconds = median_seconds(lambda: self.call("pack_q4_from_Q4_1", [source], packed, [n, k]), repeat)
+        seconds = median_seconds(lambda: self.call("pack_q4m_from_Q4_1", [source], packed, [n, k]), repeat)
         return source.nbytes / seconds / 1e9
 
 

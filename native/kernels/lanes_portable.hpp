@@ -132,6 +132,6 @@ struct Narrow {
 };
 
 using Wide = Narrow;
-constexpr int kTile = 1;
+constexpr int kTile = 4;
 
 }  // namespace tenonnx::TENONNX_ISA_NS
