@@ -7,12 +7,13 @@ Everything is made from the GGUF that `tenonnx pull smollm2-135m` fetches.
 
     FOLDER/hf/           the transformers model, weights decoded to float32, with its tokenizer
     FOLDER/dynamo/       torch.onnx.export(dynamo=True) at opset 23: input_ids, attention_mask, position_ids and
-                         past_key_values.N.key / .value in, logits and present.N.key / .value out
+                         past_key_values.N.key / .value in, logits and present.N.key / .value out; the tokenizer beside
     FOLDER/int4, fp32/   what onnxruntime-genai's builder makes
 """
 
 from __future__ import annotations
 
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -76,6 +77,9 @@ def dynamo(source: Path, out: Path) -> None:
         dynamic_shapes=({1: length_dim}, {1: total}, {1: length_dim}, [{2: past_dim} for _ in past]),
         external_data=True,
     )
+    for name in ("tokenizer.json", "tokenizer_config.json", "chat_template.jinja", "config.json"):
+        if (source / name).exists():
+            shutil.copy(source / name, out)
 
 
 def genai(source: Path, out: Path, precision: str) -> None:

@@ -3,58 +3,42 @@
 #include <cstddef>
 #include <cstring>
 
-#include "kernels/half.hpp"
+#include "kernels/compute.hpp"
 #include "kernels/matrix_checks.hpp"
 
 namespace tenonnx::TENONNX_ISA_NS {
 namespace {
 
-using std::byte;
-
-template <typename T>
-T load(const byte* at) {
-  T value;
-  std::memcpy(&value, at, sizeof value);
-  return value;
-}
-
 // decode() writes the values of one row of one packed block.
-struct Q4 {
-  static constexpr Format packed = kPackedQ4;
+template <typename L>
+struct Quantized {
+  static constexpr Format packed = L::packed;
   static void decode(const byte* block, int row, float* out) {
-    const float d = half_to_float(load<uint16_t>(block + 2 * row));
-    const float m = half_to_float(load<uint16_t>(block + offsetof(BlockQ4, m) + 2 * row));
-    const byte* codes = block + offsetof(BlockQ4, codes) + 4 * row;
-    for (int i = 0; i < kBlock / 2; ++i) {
-      const int code = int(codes[i / 4 * 32 + i % 4]);
-      out[i] = d * float(code & 15) + m;
-      out[i + kBlock / 2] = d * float(code >> 4) + m;
+    const Single::Source source{block, row};
+    for (int sub = 0; sub < L::Scales::blocks; ++sub, out += kBlock) {
+      const int at = L::Scales::head + sub * L::sub_bytes;
+      const auto scales = L::Scales::template load<Single>(source, at);
+      uint8_t codes[kBlock];
+      L::Codes::unpack(block + at + L::Scales::bytes, row, codes);
+      for (int i = 0; i < kBlock; ++i)
+        out[i] = scales.add(L::Scales::parts == 2 ? i / 16 : 0, float(L::Codes::value(codes[i])), 1.0f, -0.0f);
     }
-  }
-};
-
-struct Q8 {
-  static constexpr Format packed = kPackedQ8;
-  static void decode(const byte* block, int row, float* out) {
-    const float d = half_to_float(load<uint16_t>(block + 2 * row));
-    const byte* codes = block + offsetof(BlockQ8, codes) + 4 * row;
-    for (int i = 0; i < kBlock; ++i) out[i] = d * float(int8_t(codes[i / 4 * 32 + i % 4]));
   }
 };
 
 struct F16 {
   static constexpr Format packed = kPacked16;
-  static void decode(const byte* block, int row, float* out) { *out = half_to_float(load<uint16_t>(block + 2 * row)); }
+  static void decode(const byte* block, int row, float* out) { *out = half_to_float(load_as<uint16_t>(block + 2 * row)); }
 };
 
 struct BF16 {
   static constexpr Format packed = kPacked16;
-  static void decode(const byte* block, int row, float* out) { *out = bfloat_to_float(load<uint16_t>(block + 2 * row)); }
+  static void decode(const byte* block, int row, float* out) { *out = bfloat_to_float(load_as<uint16_t>(block + 2 * row)); }
 };
 
 struct F32 {
   static constexpr Format packed = kPackedF32;
-  static void decode(const byte* block, int row, float* out) { *out = load<float>(block + 4 * row); }
+  static void decode(const byte* block, int row, float* out) { *out = load_as<float>(block + 4 * row); }
 };
 
 template <typename L>
@@ -62,16 +46,7 @@ std::string validate(const Args& a) {
   std::string problem = check_counts(a, 2, 1, 2);
   if (problem.empty()) problem = check_bytes("packed", a.in[0], L::packed, a.ints[0], a.ints[1]);
   if (!problem.empty()) return problem;
-  const Tensor &ids = a.in[1], &out = a.out[0];
-  if (ids.dtype != DType::Int64 || ids.rank >= kMaxRank || !ids.contiguous())
-    return text("ids: expected contiguous INT64 of rank below %d", kMaxRank);
-  bool fits = out.dtype == DType::Float && out.rank == ids.rank + 1 && out.contiguous() && out.dims[ids.rank] == a.ints[1];
-  int64_t size = 4;
-  for (int i = 0; i < out.rank && fits; ++i)
-    fits = out.dims[i] >= 0 && (i == ids.rank || out.dims[i] == ids.dims[i]) &&
-           !__builtin_mul_overflow(size, out.dims[i], &size);
-  if (fits) return {};
-  return text("out: expected contiguous FLOAT of the shape of ids and a last dimension of %lld", (long long)a.ints[1]);
+  return check_gathered(a);
 }
 
 int64_t tasks(const Args& a) { return a.in[1].size(); }
@@ -96,14 +71,24 @@ constexpr Kernel gather(const char* name) {
   return {name, validate<L>, tasks, run<L>};
 }
 
+template <typename L>
+constexpr Kernel packed(const char* name) {
+  return gather<Quantized<L>>(name);
+}
+
 }  // namespace
 
 KernelTable gather_packed_table() {
   // in: packed UINT8 [bytes], ids INT64 of any rank; out: FLOAT [*ids.dims, K]; ints: N, K. An id below 0 counts from the
   // end; one out of range gives a row of zeros (a check before this step reports it).
   static const Kernel kernels[] = {
-      gather<Q4>("gather_q4"),     gather<Q8>("gather_q8"),   gather<F16>("gather_f16"),
-      gather<BF16>("gather_bf16"), gather<F32>("gather_f32"),
+      packed<Q4>("gather_q4"),     packed<Q4M>("gather_q4m"), packed<Q5>("gather_q5"),   packed<Q5M>("gather_q5m"),
+      packed<Q8>("gather_q8"),     packed<IQ4>("gather_iq4"), packed<FP4>("gather_fp4"), packed<FP4H>("gather_fp4h"),
+      packed<Q2K>("gather_q2k"), packed<Q3K>("gather_q3k"),
+      packed<Q4K>("gather_q4k"),   packed<Q5K>("gather_q5k"), packed<Q6K>("gather_q6k"), packed<IQ4K>("gather_iq4k"),
+      packed<G4<32>>("gather_g4_32"), packed<G4<64>>("gather_g4_64"), packed<G4<128>>("gather_g4_128"),
+      packed<G8<32>>("gather_g8_32"), packed<G8<64>>("gather_g8_64"), packed<G8<128>>("gather_g8_128"),
+      gather<F16>("gather_f16"),   gather<BF16>("gather_bf16"), gather<F32>("gather_f32"),
   };
   return {kernels, sizeof kernels / sizeof *kernels};
 }

@@ -2,12 +2,14 @@
 //
 //   y[t] = sum over blocks of scale[t] * (d * dot(codes, x[t]) + m * sum(x[t]))
 //
-// A dot product of codes is a whole number and exact, and floats are combined in this one order, so that a token's result
-// is the same bits alone and in any batch. One task is one strip of rows of the weights times one chunk of tokens;
-// consecutive tasks share the chunk, which stays in the second-level cache while the weights pass by.
+// or what else a layout's scales make of these sums. A dot product of codes is a whole number and exact, and floats are
+// combined in this one order, so that a token's result is the same bits alone and in any batch. One task is one strip of
+// rows of the weights times one chunk of tokens; consecutive tasks share the chunk, which stays in the second-level cache
+// while the weights pass by.
 #include <cstddef>
+#include <type_traits>
 
-#include "kernels/lanes.hpp"
+#include "kernels/compute.hpp"
 #include "kernels/matrix_checks.hpp"
 
 namespace tenonnx::TENONNX_ISA_NS {
@@ -26,54 +28,73 @@ struct Tokens {
 
   const byte* at(int t, int64_t column) const { return codes + t * stride + column; }
   float scale(int t, int64_t b) const { return load_as<float>(at(t, k + 4 * b)); }
-  float sum(int t, int64_t b) const { return load_as<float>(at(t, k + k / 8 + 4 * b)); }
-};
-
-// One block of T tokens. The loops over its vectors stay loops: unrolled, the compiler reorders the sums of integers and
-// spills them.
-struct Q4 {
-  static constexpr Format packed = kPackedQ4;
-  template <typename V, int T>
-  static void add_block(const byte* const (&w)[V::groups], int64_t b, const Tokens& x, typename V::Rows (&y)[T]) {
-    typename V::UnsignedSum dot[T] = {};
-#pragma GCC unroll kUnroll
-    for (int i = 0; i < 4; ++i) {
-      const auto codes = V::load(w, int(offsetof(BlockQ4, codes)) + 32 * i);
-      const auto low = V::low(codes), high = V::high(codes);
-#pragma GCC unroll 8
-      for (int t = 0; t < T; ++t) {
-        V::add_unsigned(dot[t], low, x.at(t, b * kBlock + 4 * i));
-        V::add_unsigned(dot[t], high, x.at(t, b * kBlock + 4 * i + 16));
-      }
-    }
-    const auto d = V::load_halves(w, 0), m = V::load_halves(w, int(offsetof(BlockQ4, m)));
-#pragma GCC unroll 8
-    for (int t = 0; t < T; ++t) {
-      const auto value = V::multiply_add(d, V::total_unsigned(dot[t]), V::multiply(m, V::all(x.sum(t, b))));
-      y[t] = V::multiply_add(V::all(x.scale(t, b)), value, y[t]);
-    }
+  // Of columns 0..31, or of one half.
+  template <int Half, int Halves>
+  float sum(int t, int64_t b) const {
+    return load_as<float>(Halves == 2 ? at(t, k + k / 8 + 4 * b) : at(t, k + k / 4 + 8 * b + 4 * Half));
   }
 };
 
-struct Q8 {
-  static constexpr Format packed = kPackedQ8;
-  template <typename V, int T>
-  static void add_block(const byte* const (&w)[V::groups], int64_t b, const Tokens& x, typename V::Rows (&y)[T]) {
-    typename V::SignedSum dot[T] = {};
-#pragma GCC unroll kUnroll
-    for (int i = 0; i < 8; ++i) {
-      const auto codes = V::make_signed(V::load(w, int(offsetof(BlockQ8, codes)) + 32 * i));
+template <typename Codes, typename V>
+constexpr bool fits_short(int halves) {
+  return !Codes::is_signed && Codes::largest * 4 * halves <= V::kShort;
+}
+
+// Products of 4 columns of every half. Each step is a function of its own: an unrolled loop has its sums of integers
+// reordered, and spilled.
+template <typename Codes, typename V, int T, int Half, int Halves, int I, typename Sum>
+inline void add_columns(const typename V::Source& w, int at, int64_t b, const Tokens& x, Sum (&sums)[T]) {
+  const auto codes = Codes::template get<V, Half, I>(w, at);
 #pragma GCC unroll 8
-      for (int t = 0; t < T; ++t) V::add_signed(dot[t], codes, x.at(t, b * kBlock + 4 * i));
-    }
-    const auto d = V::load_halves(w, 0);
+  for (int t = 0; t < T; ++t) V::add(sums[t], codes, x.at(t, b * kBlock + 16 * Half + 4 * I));
+  if constexpr (Halves == 2) add_columns<Codes, V, T, 1, 1, I>(w, at, b, x, sums);
+}
+
+// Dot products of codes and x over columns 0..31, or over one half.
+template <typename Codes, typename V, int T, int Half, int Halves>
+inline void dot(const typename V::Source& w, int at, int64_t b, const Tokens& x, typename V::Rows (&dots)[T]) {
+  std::conditional_t<fits_short<Codes, V>(Halves), typename V::ShortSum, typename V::WideSum> sums[T] = {};
+  add_columns<Codes, V, T, Half, Halves, 0>(w, at, b, x, sums);
+  add_columns<Codes, V, T, Half, Halves, 1>(w, at, b, x, sums);
+  add_columns<Codes, V, T, Half, Halves, 2>(w, at, b, x, sums);
+  add_columns<Codes, V, T, Half, Halves, 3>(w, at, b, x, sums);
 #pragma GCC unroll 8
-    for (int t = 0; t < T; ++t) {
-      const auto value = V::multiply(d, V::total_signed(dot[t], x.sum(t, b)));
-      y[t] = V::multiply_add(V::all(x.scale(t, b)), value, y[t]);
-    }
+  for (int t = 0; t < T; ++t) {
+    dots[t] = V::total(sums[t]);
+    if constexpr (Codes::is_signed && V::kBias != 0)
+      dots[t] = V::multiply_subtract(V::all(float(V::kBias)), V::all(x.sum<Half, Halves>(t, b)), dots[t]);
   }
-};
+}
+
+template <typename Codes, typename V, int T, int Half, int Halves, typename Scales>
+inline void add_part(const typename V::Source& w, int at, int64_t b, const Tokens& x, const Scales& scales,
+                     typename V::Rows (&values)[T]) {
+  typename V::Rows dots[T];
+  if constexpr (Halves == 2 && !fits_short<Codes, V>(2) && fits_short<Codes, V>(1)) {
+    typename V::Rows others[T];
+    dot<Codes, V, T, 0, 1>(w, at, b, x, dots);
+    dot<Codes, V, T, 1, 1>(w, at, b, x, others);
+#pragma GCC unroll 8
+    for (int t = 0; t < T; ++t) dots[t] = V::plus(dots[t], others[t]);
+  } else {
+    dot<Codes, V, T, Half, Halves>(w, at, b, x, dots);
+  }
+#pragma GCC unroll 8
+  for (int t = 0; t < T; ++t) values[t] = scales.add(Half, dots[t], V::all(x.sum<Half, Halves>(t, b)), values[t]);
+}
+
+// One sub-block, at byte `at` of its block, of T tokens.
+template <typename L, typename V, int T>
+inline void add_block(const typename V::Source& w, int at, int64_t b, const Tokens& x, typename V::Rows (&y)[T]) {
+  using Codes = typename L::Codes;
+  constexpr int parts = L::Scales::parts, codes = L::Scales::bytes;
+  const auto scales = L::Scales::template load<V>(w, at);
+  typename V::Rows values[T] = {};
+  add_part<Codes, V, T, 0, 3 - parts>(w, at + codes, b, x, scales, values);
+  if constexpr (parts == 2) add_part<Codes, V, T, 1, 1>(w, at + codes, b, x, scales, values);
+#pragma GCC unroll 8
+  for (int t = 0; t < T; ++t) y[t] = V::multiply_add(V::all(x.scale(t, b)), values[t], y[t]);
+}
 
 struct Output {
   float* y;
@@ -82,15 +103,19 @@ struct Output {
 
 template <typename L, typename V, int T>
 void multiply_tile(const byte* group, int64_t blocks, const Tokens& x, const Output& out) {
+  constexpr int subs = L::Scales::blocks, sub_bytes = L::sub_bytes;
   typename V::Rows sums[T] = {};
   // A missing last group of the strip repeats the one before and is not stored.
-  const byte* w[V::groups] = {group};
-  if constexpr (V::groups == 2) w[1] = out.rows > kGroup ? group + blocks * L::packed.bytes : group;
+  typename V::Source w{{group}};
+  if constexpr (V::groups == 2) w.group[1] = out.rows > kGroup ? group + blocks * L::packed.bytes : group;
   for (int64_t b = 0; b < blocks; ++b) {
-    if constexpr (T == 1)
-      for (int line = 0; line < L::packed.bytes; line += 64) __builtin_prefetch(w[0] + kAhead + line);
-    L::template add_block<V, T>(w, b, x, sums);
-    for (const byte*& at : w) at += L::packed.bytes;
+    for (int sub = 0; sub < subs; ++sub) {
+      const int at = L::Scales::head + sub * sub_bytes;
+      if constexpr (T == 1)
+        for (int line = 0; line < sub_bytes; line += 64) __builtin_prefetch(w.group[0] + at + kAhead + line);
+      add_block<L, V, T>(w, at, b * subs + sub, x, sums);
+    }
+    w.advance(L::packed.bytes);
   }
   constexpr int rows = V::groups * kGroup;
   for (int t = 0; t < T; ++t) {
@@ -137,7 +162,7 @@ int64_t tasks(const Args& a) { return ceil_div(a.ints[0], kStripRows) * ceil_div
 template <typename L>
 void run(const Args& a, int64_t begin, int64_t end) {
   const Tensor &x = a.in[0], &y = a.out[0];
-  const int64_t n = a.ints[0], k = a.ints[1], blocks = k / kBlock, strips = ceil_div(n, kStripRows);
+  const int64_t n = a.ints[0], k = a.ints[1], blocks = k / L::packed.columns, strips = ceil_div(n, kStripRows);
   for (int64_t task = begin; task < end; ++task) {
     const int64_t strip = task % strips, row = strip * kStripRows, token = task / strips * kChunk;
     const int64_t left = x.dims[0] - token;
@@ -147,11 +172,23 @@ void run(const Args& a, int64_t begin, int64_t end) {
   }
 }
 
+template <typename L>
+constexpr Kernel matmul(const char* name) {
+  return {name, validate<L>, tasks, run<L>};
+}
+
 }  // namespace
 
 KernelTable matmul_table() {
-  // in: x UINT8 [M, K + K / 4] from quantize_rows, packed UINT8 [bytes]; out: y FLOAT [M, N]; ints: N, K
-  static const Kernel kernels[] = {{"matmul_q4", validate<Q4>, tasks, run<Q4>}, {"matmul_q8", validate<Q8>, tasks, run<Q8>}};
+  // in: x UINT8 [M, K + K / 2] from quantize_rows, packed UINT8 [bytes]; out: y FLOAT [M, N]; ints: N, K
+  static const Kernel kernels[] = {
+      matmul<Q4>("matmul_q4"),   matmul<Q4M>("matmul_q4m"),   matmul<Q5>("matmul_q5"),     matmul<Q5M>("matmul_q5m"),
+      matmul<Q8>("matmul_q8"),   matmul<IQ4>("matmul_iq4"),  matmul<FP4>("matmul_fp4"),   matmul<FP4H>("matmul_fp4h"),
+      matmul<Q2K>("matmul_q2k"), matmul<Q3K>("matmul_q3k"),
+      matmul<Q4K>("matmul_q4k"), matmul<Q5K>("matmul_q5k"),   matmul<Q6K>("matmul_q6k"),   matmul<IQ4K>("matmul_iq4k"),
+      matmul<G4<32>>("matmul_g4_32"), matmul<G4<64>>("matmul_g4_64"), matmul<G4<128>>("matmul_g4_128"),
+      matmul<G8<32>>("matmul_g8_32"), matmul<G8<64>>("matmul_g8_64"), matmul<G8<128>>("matmul_g8_128"),
+  };
   return {kernels, sizeof kernels / sizeof *kernels};
 }
 

@@ -52,4 +52,18 @@ static inline std::string check_rows(const char* what, const Tensor& t, DType dt
   return {};
 }
 
+// Of rows by id: in[1] INT64 ids of any rank, out[0] FLOAT [*ids.dims, K], ints N, K.
+static inline std::string check_gathered(const Args& a) {
+  const Tensor &ids = a.in[1], &out = a.out[0];
+  if (ids.dtype != DType::Int64 || ids.rank >= kMaxRank || !ids.contiguous())
+    return text("ids: expected contiguous INT64 of rank below %d", kMaxRank);
+  bool fits = out.dtype == DType::Float && out.rank == ids.rank + 1 && out.contiguous() && out.dims[ids.rank] == a.ints[1];
+  int64_t size = 4;
+  for (int i = 0; i < out.rank && fits; ++i)
+    fits = out.dims[i] >= 0 && (i == ids.rank || out.dims[i] == ids.dims[i]) &&
+           !__builtin_mul_overflow(size, out.dims[i], &size);
+  if (fits) return {};
+  return text("out: expected contiguous FLOAT of the shape of ids and a last dimension of %lld", (long long)a.ints[1]);
+}
+
 }  // namespace tenonnx::TENONNX_ISA_NS

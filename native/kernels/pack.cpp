@@ -1,50 +1,124 @@
-// From row-major blocks, as GGUF files hold them, to the compute layouts. One task is one group of 8 rows.
-#include <cstddef>
-#include <cstring>
-
-#include "kernels/half.hpp"
-#include "kernels/matrix_checks.hpp"
+// Packing of floats and of formats with one scale per 16 or 32 columns.
+#include "kernels/pack.hpp"
 
 namespace tenonnx::TENONNX_ISA_NS {
 namespace {
 
-using std::byte;
+// A packed block in which every row has FLOAT16 numbers, then codes.
+template <typename L, int Bytes>
+struct OfHalves {
+  static constexpr Format source{1, kBlock, Bytes}, packed = L::packed;
+  static constexpr int halves = L::Scales::bytes / (2 * kGroup);
 
-// The words of 4 codes of one row go, in order, to every eighth word: the transposition that `packed.hpp` describes.
-template <int Words>
-void scatter_codes(byte* codes, int row, const byte* source) {
-  for (int i = 0; i < Words; ++i) std::memcpy(codes + 32 * i + 4 * row, source + 4 * i, 4);
-}
-
-// Adds one row's block to the packed block. `at` is the start of the packed block of 8 rows.
-struct Q4_1 {
-  static constexpr Format source = kSourceQ4_1, packed = kPackedQ4;
-  static void add(byte* at, int row, const byte* block) {
-    std::memcpy(at + 2 * row, block, 2);
-    std::memcpy(at + offsetof(BlockQ4, m) + 2 * row, block + 2, 2);
-    scatter_codes<4>(at + offsetof(BlockQ4, codes), row, block + 4);
+  static byte* put(byte* at, int row, const byte* block) {
+    for (int i = 0; i < halves; ++i) put_half(at + 2 * kGroup * i, row, block + 2 * i);
+    return at + L::Scales::bytes;
   }
 };
 
-// d * (code - 8) is d * code - 8d, exactly, where 8d is a FLOAT16: for |d| < 8192. A larger d gives a minimum that is
-// infinite and so a row of infinities or NaN, never a wrong finite value.
-struct Q4_0 {
-  static constexpr Format source = kSourceQ4_0, packed = kPackedQ4;
+template <typename L, int Words>
+struct Copied : OfHalves<L, L::packed.bytes / kGroup> {
   static void add(byte* at, int row, const byte* block) {
-    uint16_t d;
-    std::memcpy(&d, block, 2);
-    const uint16_t m = float_to_half(-8.0f * half_to_float(d));
-    std::memcpy(at + 2 * row, &d, 2);
-    std::memcpy(at + offsetof(BlockQ4, m) + 2 * row, &m, 2);
-    scatter_codes<4>(at + offsetof(BlockQ4, codes), row, block + 2);
+    put_words<Words>(Copied::put(at, row, block), row, block + 2 * Copied::halves);
   }
 };
 
-struct Q8_0 {
-  static constexpr Format source = kSourceQ8_0, packed = kPackedQ8;
+// Q5_0 and Q5_1: element e has its high bit at bit e of 32.
+template <typename L>
+struct FiveBits : OfHalves<L, L::packed.bytes / kGroup> {
   static void add(byte* at, int row, const byte* block) {
-    std::memcpy(at + 2 * row, block, 2);
-    scatter_codes<8>(at + offsetof(BlockQ8, codes), row, block + 2);
+    byte* codes = FiveBits::put(at, row, block);
+    const byte* high = block + 2 * FiveBits::halves;
+    put_words<4>(codes, row, high + 4);
+    const uint32_t bits = load_as<uint32_t>(high);
+    uint32_t plane = 0;
+    for (int half = 0; half < 2; ++half)
+      for (int i = 0; i < 4; ++i) {
+        // Four consecutive bits to the lowest bits of four bytes.
+        const uint32_t four = (bits >> (16 * half + 4 * i) & 15) * 0x00204081u & 0x01010101u;
+        plane |= four << (4 * half + i);
+      }
+    std::memcpy(codes + Bits4::bytes + 4 * row, &plane, 4);
+  }
+};
+
+struct MXFP4 {
+  static constexpr Format source{1, kBlock, 17}, packed = FP4::packed;
+  static void add(byte* at, int row, const byte* block) {
+    at[row] = block[0];
+    put_words<4>(at + kGroup, row, block + 1);
+  }
+};
+
+// Half of each FLOAT8E4M3FN, exactly, as FLOAT16.
+struct HalfOfE4M3 {
+  uint16_t of[256];
+
+  constexpr HalfOfE4M3() : of{} {
+    for (int code = 0; code < 256; ++code) {
+      const int magnitude = code & 0x7f;
+      int half = (magnitude << 7) + (7 << 10);
+      if (magnitude == 0x7f) half = 0x7e00;
+      if (magnitude < 8) {  // subnormal: magnitude * 2^-10, whose highest bit becomes the hidden one
+        int top = 0;
+        while (magnitude >> (top + 1)) ++top;
+        half = magnitude == 0 ? 0 : ((top + 5) << 10) + (magnitude << (10 - top) & 0x3ff);
+      }
+      of[code] = uint16_t((code & 0x80) << 8 | half);
+    }
+  }
+};
+constexpr HalfOfE4M3 kHalfOfE4M3;
+
+// Four runs of 16 elements; of 8 bytes the low halves come first.
+struct NVFP4 {
+  static constexpr Format source{1, 64, 36}, packed = FP4H::packed;
+  static void add(byte* at, int row, const byte* block) {
+    for (int sub = 0; sub < 2; ++sub, at += packed.bytes) {
+      uint32_t words[8];
+      for (int half = 0; half < 2; ++half) {
+        const uint16_t scale = kHalfOfE4M3.of[uint8_t(block[2 * sub + half])];
+        std::memcpy(at + 2 * kGroup * half + 2 * row, &scale, 2);
+        for (int i = 0; i < 4; ++i) {
+          const uint32_t pairs = load_word(block + 4 + 8 * (2 * sub + half) + i % 2 * 4);
+          words[4 * half + i] = pairs >> (i / 2 * 4) & 0x0f0f0f0fu;
+        }
+      }
+      Bits4::LowPlane::pack(at + FP4H::Scales::bytes, row, words);
+    }
+  }
+};
+
+// FLOAT scale, UINT8 zero, UINT4 codes: the low half of a byte first.
+template <int Columns>
+struct Int4 {
+  static constexpr Format source{1, Columns, 5 + Columns / 2}, packed = G4<Columns>::packed;
+  static void add(byte* at, int row, const byte* block) {
+    std::memcpy(at + 4 * row, block, 4);
+    at[4 * kGroup + row] = block[4];
+    for (int sub = 0; sub < Columns / kBlock; ++sub) {
+      uint8_t codes[kBlock];
+      for (int i = 0; i < kBlock / 2; ++i) {
+        const byte pair = block[5 + 16 * sub + i];
+        codes[2 * i] = uint8_t(pair & byte(15));
+        codes[2 * i + 1] = uint8_t(pair >> 4);
+      }
+      Bits4::pack(at + 5 * kGroup + sub * Bits4::bytes, row, codes);
+    }
+  }
+};
+
+// FLOAT scale, UINT8 zero and codes; both lose 128.
+template <int Columns>
+struct Int8 {
+  static constexpr Format source{1, Columns, 5 + Columns}, packed = G8<Columns>::packed;
+  static void add(byte* at, int row, const byte* block) {
+    std::memcpy(at + 4 * row, block, 4);
+    at[4 * kGroup + row] = block[4] ^ byte(128);
+    for (int i = 0; i < Columns / 4; ++i) {
+      const uint32_t four = load_word(block + 5 + 4 * i) ^ 0x80808080u;
+      std::memcpy(at + 5 * kGroup + kVectorBytes * i + 4 * row, &four, 4);
+    }
   }
 };
 
@@ -54,49 +128,20 @@ struct Plain {
   static void add(byte* at, int row, const byte* value) { std::memcpy(at + Bytes * row, value, Bytes); }
 };
 
-template <typename F>
-std::string validate(const Args& a) {
-  std::string problem = check_counts(a, 1, 1, 2);
-  if (problem.empty()) problem = check_bytes("source", a.in[0], F::source, a.ints[0], a.ints[1]);
-  if (problem.empty()) problem = check_bytes("packed", a.out[0], F::packed, a.ints[0], a.ints[1]);
-  return problem;
-}
-
-int64_t groups(const Args& a) { return a.ints[1] == 0 ? 0 : (a.ints[0] + kGroup - 1) / kGroup; }
-
-template <typename F>
-void run(const Args& a, int64_t begin, int64_t end) {
-  const int64_t n = a.ints[0], blocks = a.ints[1] / F::source.columns, row_bytes = blocks * F::source.bytes;
-  for (int64_t group = begin; group < end; ++group) {
-    const byte* source = a.in[0].data + group * kGroup * row_bytes;
-    byte* packed = a.out[0].data + group * blocks * F::packed.bytes;
-    const int64_t rows = n - group * kGroup;
-    if (rows >= kGroup) {
-      for (int64_t b = 0; b < blocks; ++b)
-        for (int row = 0; row < kGroup; ++row)
-          F::add(packed + b * F::packed.bytes, row, source + row * row_bytes + b * F::source.bytes);
-    } else {
-      std::memset(packed, 0, size_t(blocks * F::packed.bytes));
-      for (int row = 0; row < int(rows); ++row)
-        for (int64_t b = 0; b < blocks; ++b)
-          F::add(packed + b * F::packed.bytes, row, source + row * row_bytes + b * F::source.bytes);
-    }
-  }
-}
-
-template <typename F>
-constexpr Kernel packer(const char* name) {
-  return {name, validate<F>, groups, run<F>};
-}
-
 }  // namespace
 
 KernelTable pack_table() {
   // in: source UINT8 [bytes], out: packed UINT8 [bytes], ints: N, K
   static const Kernel kernels[] = {
-      packer<Q4_0>("pack_q4_from_Q4_0"),      packer<Q4_1>("pack_q4_from_Q4_1"),
-      packer<Q8_0>("pack_q8_from_Q8_0"),      packer<Plain<2>>("pack_f16_from_F16"),
-      packer<Plain<2>>("pack_bf16_from_BF16"), packer<Plain<4>>("pack_f32_from_F32"),
+      packer<Copied<Q4, 4>>("pack_q4_from_Q4_0"),     packer<Copied<Q4M, 4>>("pack_q4m_from_Q4_1"),
+      packer<FiveBits<Q5>>("pack_q5_from_Q5_0"),      packer<FiveBits<Q5M>>("pack_q5m_from_Q5_1"),
+      packer<Copied<Q8, 8>>("pack_q8_from_Q8_0"),     packer<Copied<IQ4, 4>>("pack_iq4_from_IQ4_NL"),
+      packer<MXFP4>("pack_fp4_from_MXFP4"),           packer<NVFP4>("pack_fp4h_from_NVFP4"),
+      packer<Int4<32>>("pack_g4_32_from_INT4_32"),    packer<Int8<32>>("pack_g8_32_from_INT8_32"),
+      packer<Int4<64>>("pack_g4_64_from_INT4_64"),    packer<Int8<64>>("pack_g8_64_from_INT8_64"),
+      packer<Int4<128>>("pack_g4_128_from_INT4_128"), packer<Int8<128>>("pack_g8_128_from_INT8_128"),
+      packer<Plain<2>>("pack_f16_from_F16"),          packer<Plain<2>>("pack_bf16_from_BF16"),
+      packer<Plain<4>>("pack_f32_from_F32"),
   };
   return {kernels, sizeof kernels / sizeof *kernels};
 }

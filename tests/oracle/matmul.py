@@ -11,16 +11,16 @@ def dequantize(blocks: np.ndarray, format_name: str) -> np.ndarray:
     return gguf.dequantize(blocks, gguf.GGMLQuantizationType[format_name])
 
 
-def quantized_rows(row_bytes: np.ndarray, k: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Splits rows [M, K + K/4] into codes INT8 [M, K], scales FLOAT [M, K/32] and sums FLOAT [M, K/32]."""
+def quantized_rows(row_bytes: np.ndarray, k: int) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
+    """Splits rows [M, K + K/2] into codes INT8 [M, K], scales and sums FLOAT [M, K/32], and halves' sums FLOAT [M, K/16]."""
     blocks = k // QUANTIZED_BLOCK
     codes, rest = row_bytes[:, :k].view(np.int8), np.ascontiguousarray(row_bytes[:, k:]).view(np.float32)
-    return codes, rest[:, :blocks], rest[:, blocks:]
+    return codes, rest[:, :blocks], rest[:, blocks : 2 * blocks], rest[:, 2 * blocks :]
 
 
 def dequantized_rows(row_bytes: np.ndarray, k: int) -> np.ndarray:
     """The activations that quantized rows stand for: code * scale, DOUBLE [M, K]."""
-    codes, scales, _ = quantized_rows(row_bytes, k)
+    codes, scales, *_ = quantized_rows(row_bytes, k)
     return codes.astype(np.float64) * np.repeat(scales.astype(np.float64), QUANTIZED_BLOCK, axis=1)
 
 

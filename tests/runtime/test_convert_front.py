@@ -10,7 +10,7 @@ import onnx
 import pytest
 
 from tenonnx import convert
-from tenonnx.errors import PayloadError, UnsupportedError
+from tenonnx.errors import PayloadError, TenonnxError
 from tenonnx.schema import files
 from tenonnx.schema.external import DataRoot
 from tests.gguf_files import split_parts, write_llama
@@ -133,11 +133,20 @@ def test_a_file_without_a_suffix_is_known_by_its_content(source: Path) -> None:
     assert payloads(convert.convert(blob, blob.with_name("m.onnx")).path)
 
 
-@pytest.mark.parametrize("name", ["model.onnx", "model", "absent"])
-def test_other_inputs_say_what_is_accepted(tmp_path: Path, name: str) -> None:
-    (tmp_path / "model.onnx").write_bytes(b"\x08\x0c")
-    (tmp_path / "model").mkdir()
-    with pytest.raises(UnsupportedError, match="accepted is a GGUF file"):
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("empty.onnx", "holds no graph"),
+        ("weights.bin", "is not an ONNX model"),
+        ("folder", "without genai_config.json"),
+        ("absent", "No such file"),
+    ],
+)
+def test_other_inputs_say_what_they_are_not(tmp_path: Path, name: str, message: str) -> None:
+    (tmp_path / "empty.onnx").write_bytes(b"\x08\x0c")
+    (tmp_path / "weights.bin").write_bytes(b"\xff" * 50)
+    (tmp_path / "folder").mkdir()
+    with pytest.raises(TenonnxError, match=message):
         convert.convert(tmp_path / name, tmp_path / "m.onnx")
 
 

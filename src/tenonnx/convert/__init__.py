@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from tenonnx.convert import gguf, llama, rope, tokenizer
+from tenonnx.convert import genai, gguf, llama, rope, tokenizer
 from tenonnx.convert.architectures import Decoder, decoder_of
 from tenonnx.convert.builder import DOMAIN, GraphBuilder
 from tenonnx.convert.exported import explicit
@@ -152,7 +152,10 @@ def _onnx_source(path: Path, aliases: Mapping[str, str] | None) -> _Source:
     return _Source(
         model=model,
         folder=folder,
-        files={gguf.resolved(path), *(gguf.resolved(folder / found.location) for found in ranges)},
+        files={
+            gguf.resolved(genai.model_file(path) if path.is_dir() else path),
+            *(gguf.resolved(folder / found.location) for found in ranges),
+        },
         external_bytes=sum(found.length or 0 for found in ranges),
         architecture=metadata.get("tenonnx.architecture", ""),
         weights=dict(kinds),

@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 
 from tenonnx.alias import AliasMap
 from tenonnx.alias.resolver import is_mutable
+from tenonnx.check import Diagnostic
 from tenonnx.check.alias import check_aliases
 from tenonnx.convert.editing import DOMAIN, Editor, declare_alias, make_writable
 from tenonnx.convert.report import Findings
@@ -110,10 +111,15 @@ def _refused(model: Any, proposals: list[_Proposal]) -> list[tuple[_Proposal, st
     errors = [found for found in check_aliases(scope) if found.severity == "error" and found.rule != "aliased-outputs"]
     found = []
     for proposal in proposals:
-        mine = [error for error in errors if places[proposal.name] == error.where or repr(proposal.name) in error.message]
+        mine = [error for error in errors if _concerns(error, proposal, places[proposal.name])]
         if mine:
             found.append((proposal, str(mine[0].message)))
     return found
+
+
+def _concerns(error: Diagnostic, proposal: _Proposal, where: str) -> bool:
+    """A finding about readers stands at the reader, and names the updated value that stands in its way."""
+    return repr(proposal.name) in error.message if error.rule == "alias-reader" else error.where == where
 
 
 def _declare_roots(model: Any) -> None:

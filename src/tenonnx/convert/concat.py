@@ -14,10 +14,8 @@ from typing import Any
 
 from tenonnx.convert import opset, readers
 from tenonnx.convert.editing import DOMAIN, NESTED, Editor, declare_alias, make_node, make_writable, set_dims
-from tenonnx.convert.formulas import Formulas
-from tenonnx.convert.masks import Causal
 from tenonnx.convert.report import Findings
-from tenonnx.convert.symbolic import Linear
+from tenonnx.convert.symbolic import Causal, Formulas, Linear
 from tenonnx.convert.types import known_types
 from tenonnx.schema.graph import attributes
 from tenonnx.schema.messages import TensorProto
@@ -116,11 +114,12 @@ def rewrite(model: Any, findings: Findings) -> bool:
         _update(caches, cache)
     attentions = readers.rewrite(caches, findings)
     if attentions:
-        findings.note(f"{attentions} attentions read their caches where they lie, up to the valid length")
+        findings.note(f"attentions that read their caches where they lie, up to the valid length: {attentions}")
         opset.raise_to(model, opset.CACHED_ATTENTION)
     _declare(editor, grown)
     _release_masks(caches, findings)
-    editor.finish()
+    for name in editor.finish():
+        findings.note(f"input {name!r} served the mask alone, and is gone")
     del model.graph.value_info[:]  # it describes tensors of the old lengths
     if not any(entry.domain == DOMAIN for entry in model.opset_import):
         model.opset_import.add(domain=DOMAIN, version=1)

@@ -39,6 +39,7 @@ class Editor:
         self._readers: dict[str, list[tuple[Any, int]]] = {}
         for node in self.nodes:
             self._index(node)
+        self._read_before = set(self._readers)
         self._names = {*self._makers, *self.inputs, *self.initializers, *scope.structs}
 
     def _index(self, node: Any) -> None:
@@ -160,17 +161,18 @@ class Editor:
         self.inputs[name] = value
         return name
 
-    def drop_input(self, name: str) -> None:
-        """Remove a graph input that nobody reads."""
-        position = [value.name for value in self.graph.input].index(name)
-        del self.graph.input[position]
-        self.inputs = {value.name: value for value in self.graph.input}
+    def finish(self) -> list[str]:
+        """Write the nodes back in order, without what no output needs: other nodes, initializers, inputs that are read no more.
 
-    def finish(self) -> None:
-        """Write the nodes back in order, without those and the initializers that no output needs."""
+        Returns the names of those inputs.
+        """
         ordered = self._ordered()
         read = {name for node in ordered for name in (*node.input, *self._captured.get(id(node), ()))}
         read.update(self.outputs)
+        gone = [name for name in self.inputs if name in self._read_before and name not in read]
+        kept = [value for value in self.graph.input if value.name not in gone]
+        del self.graph.input[:]
+        self.graph.input.extend(kept)
         del self.graph.node[:]
         self.graph.node.extend(ordered)
         for values in (self.graph.initializer, self.graph.struct_initializer):
@@ -181,6 +183,7 @@ class Editor:
         for position in reversed(range(len(self.graph.value_info))):
             if self.graph.value_info[position].name not in made:
                 del self.graph.value_info[position]
+        return gone
 
     def _ordered(self) -> list[Any]:
         """Needed nodes, each after what it reads, otherwise in the order in which they were."""

@@ -12,6 +12,7 @@ from tenonnx.check import raise_errors
 from tenonnx.convert import annotate, concat, folder, genai
 from tenonnx.convert.editing import set_metadata
 from tenonnx.convert.report import Findings
+from tenonnx.errors import PayloadError
 from tenonnx.schema import files
 
 _ROLES = ("input_ids", "position_ids", "attention_mask")
@@ -27,6 +28,8 @@ def explicit(path: str | os.PathLike[str], aliases: Mapping[str, str], findings:
     path = Path(path)
     if genai.is_genai(path):
         model, root = genai.read(path, findings)
+    elif path.is_dir():
+        raise PayloadError(f"{path}: is a folder without {genai.CONFIG}; name the .onnx file or the GGUF in it")
     else:
         model, root = files.load(path), path.parent
         if concat.rewrite(model, findings):

@@ -30,6 +30,12 @@ def read_json(path: Path) -> dict[str, Any]:
     return found
 
 
+def part(config: Mapping[str, Any], name: str) -> dict[str, Any]:
+    """An object within a configuration; an empty one where there is none."""
+    found = config.get(name)
+    return found if isinstance(found, dict) else {}
+
+
 def describe(model: Any, path: Path, *, inputs: Mapping[str, str], logits: str, special: Mapping[str, Any]) -> None:
     """Put the tokenizer of a folder, and which input is which, into a model's metadata.
 

@@ -32,6 +32,23 @@ def is_genai(path: str | os.PathLike[str]) -> bool:
     return (Path(path) / CONFIG).is_file()
 
 
+def model_file(path: str | os.PathLike[str]) -> Path:
+    """The .onnx file of a folder; ``PayloadError`` when it would lie elsewhere, ``UnsupportedError`` for several."""
+    path = Path(path)
+    name = _config(path)[1].get("filename")
+    if not isinstance(name, str) or "pipeline" in _config(path)[1]:
+        raise UnsupportedError(f"{path / CONFIG}: describes no single decoder; this version converts model.decoder.filename")
+    if Path(name).name != name:
+        raise PayloadError(f"{path / CONFIG}: filename {name!r} lies outside the folder; expected a plain name")
+    return path / name
+
+
+def _config(path: Path) -> tuple[dict[str, Any], dict[str, Any]]:
+    """The configuration, and its part on the decoder."""
+    config = folder.read_json(path / CONFIG)
+    return config, folder.part(folder.part(config, "model"), "decoder")
+
+
 def read(path: str | os.PathLike[str], findings: Findings) -> tuple[Any, Path]:
     """The annotated model of a folder, and the folder of its external data.
 
@@ -39,28 +56,21 @@ def read(path: str | os.PathLike[str], findings: Findings) -> tuple[Any, Path]:
     ``UnsupportedError`` for a model that is more than one decoder with key and value caches.
     """
     path = Path(path)
-    config = folder.read_json(path / CONFIG)
-    decoder = config.get("model", {}).get("decoder", {})
-    name = decoder.get("filename")
-    if not isinstance(name, str) or decoder.get("pipeline"):
-        raise UnsupportedError(f"{path / CONFIG}: describes no single decoder; this version converts model.decoder.filename")
-    if Path(name).name != name:
-        raise PayloadError(f"{path / CONFIG}: filename {name!r} lies outside the folder; expected a plain name")
-    model = files.load(path / name)
+    config, decoder = _config(path)
+    model = files.load(model_file(path))
     pairs = _pairs(model, decoder, path)
     annotate.annotate(model, findings)
     for past, present in pairs:
         findings.left(past, present, "no operator of the graph can write it in place")
-    _say_position(model, decoder["inputs"].get("input_ids", "input_ids"), findings)
-    search = config.get("search", {})
-    if not search.get("past_present_share_buffer", True):
+    _say_position(model, folder.part(decoder, "inputs").get("input_ids", "input_ids"), findings)
+    if not folder.part(config, "search").get("past_present_share_buffer", True):
         findings.note("genai_config.json does not ask for past_present_share_buffer; the caches are shared all the same")
     _describe(model, config, decoder, path)
     return model, path
 
 
 def _pairs(model: Any, decoder: dict[str, Any], path: Path) -> list[tuple[str, str]]:
-    inputs, outputs = decoder.get("inputs", {}), decoder.get("outputs", {})
+    inputs, outputs = folder.part(decoder, "inputs"), folder.part(decoder, "outputs")
     layers = decoder.get("num_hidden_layers", 0)
     known = {value.name for part in (model.graph.input, model.graph.output) for value in part}
     found = []
@@ -99,10 +109,8 @@ def _say_position(model: Any, ids: str, findings: Findings) -> None:
         editor.redirect(node.input[_LENGTHS], lengths, [(node, _LENGTHS)])
         editor.redirect(node.input[_TOTAL], total, [(node, _TOTAL)])
         node.metadata_props.add(key=POSITION_KEY, value=position)
-    editor.finish()
-    if not Editor(model).readers(mask):
-        editor.drop_input(mask)
-        findings.note(f"input {mask!r} became {position!r}: the caches' length; rows of a batch are all as long, without padding")
+    for name in editor.finish():
+        findings.note(f"input {name!r} became {position!r}: the caches' length; rows of a batch are all as long, without padding")
 
 
 def _mask_of(editor: Editor, node: Any) -> str | None:
@@ -131,10 +139,11 @@ def _is(editor: Editor, name: str, value: int) -> bool:
 
 def _describe(model: Any, config: dict[str, Any], decoder: dict[str, Any], path: Path) -> None:
     """What a text interface needs, as metadata."""
-    about = config["model"]
+    about = folder.part(config, "model")
     found = {value.name for value in model.graph.input}
-    inputs = {role: name for role in _KEPT if (name := decoder["inputs"].get(role)) in found}
-    folder.describe(model, path, inputs=inputs, logits=decoder["outputs"].get("logits", "logits"), special=about)
+    names = folder.part(decoder, "inputs")
+    inputs = {role: str(names[role]) for role in _KEPT if names.get(role) in found}
+    folder.describe(model, path, inputs=inputs, logits=folder.part(decoder, "outputs").get("logits", "logits"), special=about)
     length = about.get("context_length")
     if isinstance(length, int) and length > 0:
         set_metadata(model, "tenonnx.context_length", str(length))

@@ -8,9 +8,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from tenonnx.convert.editing import make_node
-from tenonnx.convert.masks import Causal, causal
 from tenonnx.convert.report import Findings
-from tenonnx.convert.symbolic import Unproven
+from tenonnx.convert.symbolic import Causal, Unproven, causal
 from tenonnx.schema.graph import attributes
 from tenonnx.schema.messages import TensorProto
 

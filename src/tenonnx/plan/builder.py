@@ -7,6 +7,7 @@ reading kernel does itself.
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -95,7 +96,7 @@ class Builder:
 
     def constant(self, name: str, array: np.ndarray) -> Value:
         """A value that the plan itself provides."""
-        array = np.ascontiguousarray(array)
+        array = np.asarray(array, order="C")  # ascontiguousarray would give a scalar an axis
         owner = Owner(name, Storage.INITIALIZER, array.nbytes, constant=array)
         return Value(name, dtypes.of_numpy(array.dtype, name).number, array.shape, row_major(array.shape), owner)
 
@@ -181,10 +182,11 @@ class Builder:
         self.steps.append(made)
         return made
 
-    def _protect(self, kernel: str | None, label: str, inputs: list[Value | None], result: Value, reuse: tuple[int, ...]) -> None:
+    def _protect(self, kernel: str | None, label: str, inputs: list[Value | None], result: Value, reuse: Sequence[int]) -> None:
         """See that a step that writes a cache reads nothing of it that its own writing would have changed before."""
-        # Values that are the whole cache fit at position 0 alone, where each byte is written onto itself.
-        in_place = (0, 1) if kernel == "cache_update" else reuse
+        # Values that are the whole cache fit at position 0 alone, where each byte is written onto itself. A step without a
+        # kernel is a node that plan.inplace has proved to write where it reads.
+        in_place = (0, 1) if kernel == "cache_update" else range(len(inputs)) if kernel is None else reuse
         for index, value in enumerate(inputs):
             if value is None or value.owner is not result.owner:
                 continue

@@ -38,8 +38,8 @@ def matmul(builder: Builder, node: Any) -> bool:
     out = result.view((rows.dims[0], result.dims[-1]), (result.dims[-1], 1), result.name)
     if weight.layout.quantized_activations:
         rows = _quantized(builder, rows)
-    label = builder.label(node)
-    builder.step(weight.layout.matmul, label, [rows, packed_weight(weight)], [out], ints=weight.shape, parallel=True)
+    ints = (*weight.shape, *weight.layout.arguments)
+    builder.step(weight.layout.matmul, builder.label(node), [rows, packed_weight(weight)], [out], ints=ints, parallel=True)
     builder.define(node, result)
     return True
 

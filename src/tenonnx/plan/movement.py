@@ -136,7 +136,8 @@ def gather(builder: Builder, node: Any) -> bool:
     indices = builder.dense(indices)
     result = builder.output(node)
     if isinstance(data, Weight) and packed and data.layout is not None:
-        builder.step(data.layout.gather, label, [packed_weight(data), indices], [result], ints=data.shape, after=[check])
+        ints = (*data.shape, *data.layout.arguments)
+        builder.step(data.layout.gather, label, [packed_weight(data), indices], [result], ints=ints, after=[check])
     else:
         builder.step("gather", label, [builder.value(node.input[0]), indices], [result], ints=(axis,), after=[check])
     builder.define(node, result)

@@ -8,6 +8,7 @@ from typing import Any
 from tenonnx.errors import UnsupportedError
 from tenonnx.plan.builder import Builder
 from tenonnx.plan.draft import DraftStep, Value
+from tenonnx.plan.inplace import updated
 from tenonnx.shapes.skeleton import DOMAIN
 
 
@@ -16,20 +17,15 @@ def foreign(builder: Builder, position: int, node: Any) -> None:
     label = builder.label(node)
     if node.domain == DOMAIN:
         raise UnsupportedError(f"{label}: this use of {node.op_type} has no kernel; its inputs are {list(node.input)}")
-    aliased = [name for name in node.output if builder.aliases.source(name) is not None]
-    if aliased:
-        raise UnsupportedError(
-            f"{label}: output {aliased[0]!r} must alias an input, but the node has no native kernel that writes in place"
-        )
+    aliased, checks = updated(builder, node, label)
     names = [name for name in node.input if name]
     for child in builder.scope.children.get(position, {}).values():
         names += [name for name in child.captured if name in builder.env]
     inputs: list[Value | None] = [builder.dense(builder.value(name)) for name in dict.fromkeys(names)]
-    results = [builder.output(node, index) for index, name in enumerate(node.output) if name]
+    results = [aliased.get(index) or builder.output(node, index) for index, name in enumerate(node.output) if name]
     made = [name for name in node.output if name]
-    builder.step(
-        None, label, inputs, results, nodes=(position,), names=(tuple(dict.fromkeys(names)), tuple(made)), parallel=False
-    )
+    ports = (tuple(dict.fromkeys(names)), tuple(made))
+    builder.step(None, label, inputs, results, nodes=(position,), names=ports, parallel=False, after=checks)
     for name, result in zip(made, results, strict=True):
         builder.env[name] = result
 
@@ -38,7 +34,7 @@ def merged(steps: list[DraftStep], results: list[Value]) -> list[DraftStep]:
     """Neighbouring onnxruntime steps as one region each; what only the region itself reads stays inside it."""
     regions: list[list[DraftStep]] = []
     for step in steps:
-        if step.kernel is None and regions and regions[-1][-1].kernel is None and not _reads_view_of(step, regions[-1]):
+        if step.kernel is None and regions and regions[-1][-1].kernel is None and _joins(step, regions[-1]):
             regions[-1].append(step)
         else:
             regions.append([step])
@@ -47,14 +43,21 @@ def merged(steps: list[DraftStep], results: list[Value]) -> list[DraftStep]:
     return [group[0] if len(group) == 1 else _region(group, readers) for group in regions]
 
 
-def _reads_view_of(step: DraftStep, group: list[DraftStep]) -> bool:
-    """Whether a step reads, under a name of its own, storage that the group makes: then it must be in the plan's memory."""
+def _joins(step: DraftStep, group: list[DraftStep]) -> bool:
+    """Whether a step may run in one region with those before it.
+
+    Not when it reads, under a name of its own, storage that the group makes: that must be in the plan's memory. And a
+    cache is updated in a region that reads it nowhere else, as onnxruntime may order a reader of the old name either way.
+    """
     made = {name for other in group for name in other.names[1]}
     written = {id(value.owner) for other in group for value in other.outputs}
-    return any(
-        value is not None and id(value.owner) in written and name not in made
-        for name, value in zip(step.names[0], step.inputs, strict=True)
-    )
+    read = {id(value.owner) for other in group for value in other.inputs if value is not None}
+    own = [(name, value) for name, value in zip(step.names[0], step.inputs, strict=True) if value is not None]
+    if any(id(value.owner) in written and name not in made for name, value in own):
+        return False
+    if any(value.owner.mutable and id(value.owner) in written for _, value in own):
+        return False
+    return not any(value.owner.mutable and id(value.owner) in written | read for value in step.outputs)
 
 
 def _region(group: list[DraftStep], readers: Counter[int]) -> DraftStep:
@@ -66,9 +69,10 @@ def _region(group: list[DraftStep], readers: Counter[int]) -> DraftStep:
         name: value
         for step in group
         for name, value in zip(step.names[1], step.outputs, strict=True)
-        if id(value.owner) in read_outside
+        if id(value.owner) in read_outside or value.owner.mutable
     }
     region = DraftStep(None, " + ".join(step.label for step in group), list(inputs.values()), list(outputs.values()))
+    region.after = [check for step in group for check in step.after]
     region.nodes = tuple(node for step in group for node in step.nodes)
     region.names = (tuple(inputs), tuple(outputs))
     for value in outputs.values():

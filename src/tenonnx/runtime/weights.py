@@ -9,17 +9,16 @@ from typing import Any
 
 import numpy as np
 
+from tenonnx import dtypes
 from tenonnx._native import Buffer, run_kernel
 from tenonnx.cache import Extent, address, extent
 from tenonnx.codecs import Decoder
 from tenonnx.errors import PayloadError, UnsupportedError
-from tenonnx.layouts import packer
+from tenonnx.layouts import mapping, packer
 from tenonnx.plan import Planner, WeightKey
 from tenonnx.schema.external import DataRoot
 from tenonnx.schema.payload import struct_payload, tensor_array
-from tenonnx.structs import nbytes
-
-_UINT8 = 2
+from tenonnx.structs import catalogue, nbytes
 
 
 class Weights:
@@ -94,9 +93,13 @@ class Weights:
         if layout is None or layout.name != key.layout:
             raise UnsupportedError(f"struct value {key.name!r} does not repack to layout {key.layout!r}")
         packed = Buffer(layout.nbytes(*weight.shape), "weight").array()
-        run_kernel(
-            packer(self._planner.formats[key.name]), [_flat(payload)], [_flat(packed)], list(weight.shape), threads=self._threads
-        )
+        name, ints = self._planner.formats[key.name], [*weight.shape, *layout.arguments]
+        generic = mapping(name)
+        parts: tuple[np.ndarray | None, ...] = (payload.reshape(-1),)
+        if generic is not None:
+            parts = generic.operands(catalogue[name], payload, weight.shape)
+        sources = [None if part is None else _tensor(part) for part in parts]
+        run_kernel(packer(name), sources, [_tensor(packed)], ints, threads=self._threads)
         return packed
 
     def _dense(self, value: Any, payload: np.ndarray) -> np.ndarray:
@@ -114,5 +117,6 @@ def _begin(part: Extent) -> int:
     return part.begin
 
 
-def _flat(data: np.ndarray) -> tuple[int, int, list[int], list[int]]:
-    return address(data), _UINT8, [data.size], [1]
+def _tensor(data: np.ndarray) -> tuple[int, int, list[int], list[int]]:
+    strides = [stride // data.itemsize for stride in data.strides]
+    return address(data), dtypes.of_numpy(data.dtype).number, list(data.shape), strides

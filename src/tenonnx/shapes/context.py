@@ -63,7 +63,8 @@ class ShapesContext:
         self._scope = self._inference.index.main
         self._aliases = self._inference.aliases
         self._symbols: dict[str, Symbol | None] = {}
-        self._set_inputs(dims or {}, shapes or {})
+        self._dims = dims or {}
+        self._set_inputs(self._dims, shapes or {})
         self._infer()
         known = {name: self._symbols[name] for name in self._aliases.mutable_inputs}
         self._merge_aliases()
@@ -106,7 +107,7 @@ class ShapesContext:
 
     def _infer(self) -> None:
         known = {name: symbol for name, symbol in self._symbols.items() if isinstance(symbol, SymTensor)}
-        graph = self._inference.skeleton.infer(known)
+        graph = self._inference.skeleton.infer(known, self._dims)
         given = {*self._inference.inputs, *self._scope.initializers, *self._scope.structs}
         for part in (graph.input, graph.value_info, graph.output):
             for value in part:

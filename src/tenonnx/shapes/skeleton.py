@@ -6,12 +6,12 @@ mean for types: a decoded structure is an input of its logical type, an update h
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from tenonnx.errors import CheckError, ShapeError
 from tenonnx.schema.messages import ModelProto
-from tenonnx.shapes.symbols import SymTensor
+from tenonnx.shapes.symbols import SymTensor, symbol_of
 
 DOMAIN = "tenonnx"
 FORMATS_DOMAIN = "tenonnx.formats"
@@ -55,6 +55,7 @@ class Skeleton:
         if not any(opset.domain in ("", "ai.onnx") for opset in model.opset_import):
             self.proto.opset_import.add(domain="", version=_TWIN_OPSET)  # updates stand here as Identity
         self.proto.functions.extend(function for function in model.functions if function.domain != FORMATS_DOMAIN)
+        self._symbolic: list[tuple[Any, SymTensor]] = []  # declarations of values that nodes make, with symbols in them
         self._fill(model.graph, self.proto.graph)
         self.proto.graph.name = model.graph.name or "graph"
 
@@ -76,6 +77,9 @@ class Skeleton:
                 # The declaration of an output that is an input would replace what is known of the input.
                 if value.name in made and value.type.WhichOneof("value") != "struct_type":
                     kept.add().CopyFrom(value)
+                    declared = symbol_of(value.type)
+                    if isinstance(declared, SymTensor) and any(isinstance(dim, str) for dim in declared.dims or ()):
+                        self._symbolic.append((kept[-1], declared))
         for node in source.node:
             self._node(node, target, structs)
 
@@ -106,13 +110,20 @@ class Skeleton:
         for node in nodes:
             self._node(node, graph, set())
 
-    def infer(self, inputs: dict[str, SymTensor]) -> Any:
-        """A stock GraphProto with inferred value_info, for these input types; ``ShapeError`` when they do not fit."""
+    def infer(self, inputs: dict[str, SymTensor], dims: Mapping[str, int]) -> Any:
+        """A stock GraphProto with inferred value_info, for these types of inputs and values of symbols.
+
+        What the model declares of a value tells more than the inputs where its operator has no rule in onnx. Raises
+        ``ShapeError`` when types do not fit.
+        """
         from onnx import shape_inference
 
         for value in self.proto.graph.input:
             if value.name in inputs:
                 set_tensor_type(value, inputs[value.name])
+        for info, symbol in self._symbolic:
+            given = tuple(dims.get(dim, dim) if isinstance(dim, str) else dim for dim in symbol.dims or ())
+            set_tensor_type(info, SymTensor(symbol.elem_type, given))
         data = self.proto.SerializeToString()
         # Following the content of shapes, onnx refuses some sound graphs; what it refuses without doing so is not sound.
         for data_prop in (True, False):

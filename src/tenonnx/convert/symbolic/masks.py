@@ -5,8 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from tenonnx.convert.formulas import Formula, Formulas
-from tenonnx.convert.symbolic import All, AtLeastZero, Choice, Linear, NonZero, Unproven, choice, simplified
+from tenonnx.convert.symbolic.elements import All, AtLeastZero, Choice, Linear, NonZero, Unproven, choice, simplified
+from tenonnx.convert.symbolic.formula import Formula
+from tenonnx.convert.symbolic.graph import Formulas
 
 _MASKED = -6e4  # scores at or under this never count: the least FLOAT16 is -65504
 
