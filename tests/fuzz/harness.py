@@ -86,6 +86,7 @@ def main(target: Target, seeds: Sequence[bytes]) -> None:
     """The command of one fuzz target: ``--seconds N``, or the names of files to run again."""
     parser = argparse.ArgumentParser()
     parser.add_argument("--seconds", type=int, default=60)
+    parser.add_argument("--unsteered", action="store_true", help="mutate seeds, where an allocator of another kind stands")
     parser.add_argument("files", nargs="*", type=Path)
     options = parser.parse_args()
     run = answered(target)
@@ -93,8 +94,8 @@ def main(target: Target, seeds: Sequence[bytes]) -> None:
         run(file.read_bytes())
     if options.files:
         return
-    if atheris is None:
-        print(f"no atheris: {mutate(run, seeds, options.seconds)} mutations ran clean")
+    if atheris is None or options.unsteered:
+        print(f"{mutate(run, seeds, options.seconds)} mutations ran clean")
         return
     with tempfile.TemporaryDirectory() as corpus:
         for number, seed in enumerate(seeds):

@@ -305,7 +305,7 @@ def test_text_that_is_not_utf8_is_refused():
     raw = ModelProto(producer_name="AAAA").SerializeToString().replace(b"AAAA", b"\xff\xfeAA")
     with pytest.raises(DecodeError):
         ModelProto.FromString(raw)
-    with pytest.raises(PayloadError, match=r"onnx\.ModelProto cannot be read.*UTF-8"):
+    with pytest.raises(PayloadError, match=r"onnx\.ModelProto cannot be read"):
         from_onnx(onnx.ModelProto.FromString(raw))
 
 
