@@ -1,0 +1,324 @@
+"""Which stored packs a session may use: every loading rule of the specification, and a verdict for every entry.
+
+A pack is used only when all rules hold. One that cannot be used is left alone, with the reason: "miss" for what is merely not
+for this source, host or runtime, "damaged" for what breaks a rule on any host.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import struct
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any, Literal, NamedTuple
+
+import numpy as np
+
+from tenonnx.compiled import layout_types
+from tenonnx.compiled.device import Host, features_of, host, layout_misfit, misfit
+from tenonnx.compiled.digest import ALGORITHMS, Sources, digest
+from tenonnx.compiled.memory import Memory
+from tenonnx.compiled.watch import Sealed, WatchedFile
+from tenonnx.errors import PayloadError, TenonnxError
+from tenonnx.layouts import Layout
+from tenonnx.schema.external import DataRoot, MappedFile, parse_external
+from tenonnx.schema.payload import is_external, struct_payload
+from tenonnx.structs.physical import Node
+from tenonnx.structs.reader import INLINE, Types
+
+ALIGNMENT = 64  # of a payload that kernels read where it lies
+LAYOUT, SEAL = "layout", "payload_digest"  # metadata of an entry
+
+Kind = Literal["hit", "usable", "miss", "damaged"]
+
+
+class Wanted(NamedTuple):
+    """A weight as kernels read it: a layout, and its [rows, columns]."""
+
+    layout: Layout
+    rows: int
+    columns: int
+
+    @property
+    def nbytes(self) -> int:
+        return self.layout.nbytes(self.rows, self.columns)
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """What becomes of ``compiled_tensors[entry]``, and why."""
+
+    entry: int
+    source: str
+    device: str
+    layout: str
+    nbytes: int
+    kind: Kind
+    why: str = ""
+
+
+class Rejected(Exception):
+    """An entry that is not used."""
+
+    def __init__(self, kind: Kind, why: str) -> None:
+        super().__init__(why)
+        self.kind = kind
+
+
+@dataclass
+class Packs:
+    """The packs that a session uses, by source, the files that they are mapped from, and the verdict on every entry."""
+
+    arrays: dict[str, np.ndarray] = field(default_factory=dict)
+    verdicts: list[Verdict] = field(default_factory=list)
+    files: dict[str, WatchedFile] = field(default_factory=dict)
+
+
+class Matcher:
+    """Finds the packs of a model for the weights that a planner wants."""
+
+    def __init__(
+        self,
+        model: Any,
+        wanted: Mapping[str, Wanted],
+        root: DataRoot,
+        *,
+        here: Host | None = None,
+        strict: bool = False,
+        threads: int = 1,
+        model_file: MappedFile | None = None,
+    ) -> None:
+        self.model = model
+        self.wanted = wanted
+        self.root = root
+        self.pack_root = DataRoot(root.folder)  # apart, so that giving back the sources' pages leaves the packs'
+        self.here = here or host()
+        self.strict = strict
+        self.threads = threads
+        self.model_file = model_file
+        self._types = Types(model.struct_types)
+        self._nodes: dict[Any, Node] = {}
+        self._memories: dict[int, Memory] = {}
+        self._source_digests: dict[tuple[str, str], bytes] = {}
+        self._sources: dict[str, Sources] = {}
+        self._misfits = [misfit(device, self.here) for device in model.devices]
+
+    @cached_property
+    def initializers(self) -> dict[str, list[Any]]:
+        """The initializers of the main graph by name; a list, as a damaged model may repeat one."""
+        found: dict[str, list[Any]] = {}
+        for value in (*self.model.graph.initializer, *self.model.graph.struct_initializer):
+            found.setdefault(value.name, []).append(value)
+        return found
+
+    def match(self, entries: Iterable[int] | None = None, *, every: bool = False) -> Packs:
+        """The best usable pack of each source among ``entries`` (all). With ``every`` the others are hashed as well."""
+        packs = Packs()
+        verdicts: dict[int, Verdict] = {}
+        usable: dict[str, list[int]] = {}
+        for position in range(len(self.model.compiled_tensors)) if entries is None else entries:
+            entry = self.model.compiled_tensors[position]
+            try:
+                self._fits(entry)
+                usable.setdefault(entry.source_name, []).append(position)
+            except Rejected as reason:
+                verdicts[position] = self._verdict(position, reason.kind, str(reason))
+            except TenonnxError as error:
+                verdicts[position] = self._verdict(position, "damaged", str(error))
+        for source, positions in usable.items():
+            for position in sorted(positions, key=self._rank):
+                verdicts[position] = self._settle(packs, source, position, every)
+        self._remember()
+        packs.verdicts = [verdicts[position] for position in sorted(verdicts)]
+        return packs
+
+    def _rank(self, position: int) -> tuple[int, int]:
+        """Better packs first: what asks more of the host was made for it."""
+        return -len(features_of(self.model.devices[self.model.compiled_tensors[position].device])), position
+
+    def _settle(self, packs: Packs, source: str, position: int, every: bool) -> Verdict:
+        taken = source in packs.arrays
+        if taken and not every:
+            return self._verdict(position, "usable", "a better one exists")
+        entry = self.model.compiled_tensors[position]
+        try:
+            self.source_matches(entry)
+            data = self.sealed_payload(entry)
+        except Rejected as reason:
+            return self._verdict(position, reason.kind, str(reason))
+        except TenonnxError as error:
+            return self._verdict(position, "damaged", str(error))
+        if taken:
+            return self._verdict(position, "usable", "a better one exists")
+        packs.arrays[source] = _aligned(data)
+        if is_external(entry.value):
+            self._watch(packs, entry, data)
+        return self._verdict(position, "hit")
+
+    def _verdict(self, position: int, kind: Kind, why: str = "") -> Verdict:
+        entry = self.model.compiled_tensors[position]
+        known = 0 <= entry.device < len(self.model.devices)
+        device = self.model.devices[entry.device].architecture if known else f"devices[{entry.device}]"
+        return Verdict(position, entry.source_name, device, _metadata(entry).get(LAYOUT, ""), _size(entry.value), kind, why)
+
+    # ---- The loading rules, cheap ones first
+
+    def _fits(self, entry: Any) -> None:
+        self.source_is_one_initializer(entry)
+        self.device_is_in_range(entry)
+        self.device_is_compatible(entry)
+        self.type_is_recognized(entry)
+
+    def source_is_one_initializer(self, entry: Any) -> None:
+        count = len(self.initializers.get(entry.source_name, ()))
+        if count != 1:
+            raise Rejected("damaged", f"{count or 'no'} initializers are named {entry.source_name!r}; expected one")
+        if entry.source_name not in self.wanted:
+            raise Rejected("miss", "no kernel reads this initializer packed")
+
+    def device_is_in_range(self, entry: Any) -> None:
+        if not entry.HasField("device") or not 0 <= entry.device < len(self.model.devices):
+            raise Rejected("damaged", f"its device {entry.device} is not in devices, which has {len(self.model.devices)} entries")
+
+    def device_is_compatible(self, entry: Any) -> None:
+        why = self._misfits[entry.device] or layout_misfit(
+            self.model.devices[entry.device], self.wanted[entry.source_name].layout
+        )
+        if why is not None:
+            raise Rejected("miss", why)
+
+    def type_is_recognized(self, entry: Any) -> None:
+        """Its type is that of the wanted layout and shape, and its payload as long as that says."""
+        wanted = self.wanted[entry.source_name]
+        expected = layout_types.identity(wanted.layout)
+        found = _metadata(entry).get(LAYOUT)
+        if found != expected:
+            raise Rejected("miss", f"its layout is {found}, this runtime reads {expected}")
+        if self._node(entry.value) != layout_types.node(wanted.layout, wanted.rows, wanted.columns):
+            raise Rejected("damaged", f"its type is not that of a [{wanted.rows}, {wanted.columns}] matrix in layout {expected}")
+        if _size(entry.value) != wanted.nbytes:
+            raise Rejected("damaged", f"its type takes {wanted.nbytes} bytes, found {_size(entry.value)}")
+
+    def source_matches(self, entry: Any) -> None:
+        """The source has the content that the pack was made from."""
+        if not entry.source_digest or not entry.digest_algorithm:
+            raise Rejected("damaged", "it has no digest of its source, or does not name the algorithm")
+        if entry.digest_algorithm not in ALGORITHMS:
+            raise Rejected("miss", f"digest algorithm {entry.digest_algorithm!r} is not known")
+        if self.source_digest(entry.source_name, entry.digest_algorithm) != entry.source_digest:
+            raise Rejected("miss", "stale: the initializer has changed since the pack was made")
+
+    def sealed_payload(self, entry: Any) -> np.ndarray:
+        """UINT8[n]: the payload, whose own digest was checked now or on this machine before."""
+        wanted = self.wanted[entry.source_name]
+        data = struct_payload(entry.value, self.pack_root, f"pack of {entry.source_name!r}")
+        recorded = _metadata(entry).get(SEAL, "")
+        header = seal_header(entry.source_digest, wanted)
+        memory, place = self._memory(self.pack_root, entry.value)
+        found = self._digest(memory, place, header, entry.digest_algorithm, lambda: data)
+        if found.hex() != recorded:
+            raise Rejected("damaged", "its payload is not what was written: its digest differs")
+        return data
+
+    # ---- Digests, remembered by the state of the file
+
+    def source_digest(self, name: str, algorithm: str) -> bytes:
+        """The digest of an initializer, computed once."""
+        key = name, algorithm
+        if key not in self._source_digests:
+            sources = self._sources.setdefault(algorithm, Sources(self.model, self.root, algorithm))
+            value = self.initializers[name][0]
+            memory, place = self._memory(self.root, value)
+            if memory is None and self.model_file is not None:
+                memory, place = self._memory_of(self.model_file), name.encode()
+            header = sources.header(value)
+            self._source_digests[key] = self._digest(memory, place, header, algorithm, lambda: sources.content(value))
+        return self._source_digests[key]
+
+    def _digest(
+        self, memory: Memory | None, place: bytes, header: bytes, algorithm: str, content: Callable[[], np.ndarray]
+    ) -> bytes:
+        key = digest([algorithm.encode(), b"\0", place, b"\0", header])
+        found = memory.get(key) if memory is not None else None
+        if found is None:
+            found = digest([header, content().data], algorithm, self.threads)
+            if memory is not None:
+                memory.put(key, found)
+        return found
+
+    def _memory(self, root: DataRoot, value: Any) -> tuple[Memory | None, bytes]:
+        """The memory of the file that an external value lies in, and where in it."""
+        if not is_external(value):
+            return None, b""
+        where = f"value {value.name!r}"
+        location, offset, length = parse_external(where, value.external_data)
+        file = root.file(where, location)
+        place = struct.pack("<QQ", offset, file.data.size - offset if length is None else length)
+        return self._memory_of(file), place
+
+    def _memory_of(self, file: MappedFile) -> Memory:
+        if id(file) not in self._memories:  # the memory keeps the file, and so its id
+            self._memories[id(file)] = Memory(file, forget=self.strict)
+        return self._memories[id(file)]
+
+    def _remember(self) -> None:
+        for memory in self._memories.values():
+            memory.save()
+
+    # ---- Types and files
+
+    def _node(self, value: Any) -> Node:
+        key = value.type if value.type != INLINE else value.struct_type.SerializeToString(deterministic=True)
+        if key not in self._nodes:
+            self._nodes[key] = self._types.of_value(value, "its value")
+        return self._nodes[key]
+
+    def _watch(self, packs: Packs, entry: Any, data: np.ndarray) -> None:
+        location = parse_external("pack", entry.value.external_data).location
+        file = self.pack_root.file("pack", location)
+        watched = packs.files.setdefault(location, WatchedFile(file, self._memories[id(file)].identity))
+        header = seal_header(entry.source_digest, self.wanted[entry.source_name])
+        watched.payloads.append(Sealed(data, header, bytes.fromhex(_metadata(entry)[SEAL]), entry.digest_algorithm))
+
+
+def seal_header(source_digest: bytes, wanted: Wanted) -> bytes:
+    """What a pack's own digest covers before its payload: its source's content, its layout and its shape."""
+    name = layout_types.identity(wanted.layout).encode()
+    return struct.pack("<QQQ", len(name), wanted.rows, wanted.columns) + name + source_digest
+
+
+def _metadata(entry: Any) -> dict[str, str]:
+    return {item.key: item.value for item in entry.metadata_props}
+
+
+def _size(value: Any) -> int:
+    """Bytes of a payload as its entry states them."""
+    if not value.external_data:
+        return len(value.raw_data)
+    try:
+        return parse_external("pack", value.external_data).length or 0
+    except PayloadError:
+        return 0
+
+
+def _aligned(data: np.ndarray) -> np.ndarray:
+    """The payload where it lies, or a copy where kernels cannot read it there."""
+    if data.ctypes.data % ALIGNMENT == 0:
+        return data
+    spare = np.empty(data.size + ALIGNMENT, np.uint8)
+    begin = -spare.ctypes.data % ALIGNMENT
+    spare[begin : begin + data.size] = data
+    return spare[begin : begin + data.size]
+
+
+def as_dict(verdict: Verdict) -> dict[str, Any]:
+    """A verdict for ``--json``."""
+    return dataclasses.asdict(verdict)
+
+
+def summary(verdicts: list[Verdict]) -> str:
+    """Counts of each kind, for one line."""
+    counts = Counter(verdict.kind for verdict in verdicts)
+    return ", ".join(f"{counts[kind]} {kind}" for kind in ("hit", "usable", "miss", "damaged") if counts[kind])
