@@ -6,10 +6,9 @@ for this source, host or runtime, "damaged" for what breaks a rule on any host.
 
 from __future__ import annotations
 
-import dataclasses
 import struct
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, Literal, NamedTuple
@@ -18,8 +17,8 @@ import numpy as np
 
 from tenonnx.compiled import layout_types
 from tenonnx.compiled.device import Host, features_of, host, layout_misfit, misfit
-from tenonnx.compiled.digest import ALGORITHMS, Sources, digest
-from tenonnx.compiled.memory import Memory
+from tenonnx.compiled.digest import ALGORITHMS
+from tenonnx.compiled.hashes import Hashes
 from tenonnx.compiled.watch import Sealed, WatchedFile
 from tenonnx.errors import PayloadError, TenonnxError
 from tenonnx.layouts import Layout
@@ -92,17 +91,11 @@ class Matcher:
     ) -> None:
         self.model = model
         self.wanted = wanted
-        self.root = root
         self.pack_root = DataRoot(root.folder)  # apart, so that giving back the sources' pages leaves the packs'
         self.here = here or host()
-        self.strict = strict
-        self.threads = threads
-        self.model_file = model_file
         self._types = Types(model.struct_types)
         self._nodes: dict[Any, Node] = {}
-        self._memories: dict[int, Memory] = {}
-        self._source_digests: dict[tuple[str, str], bytes] = {}
-        self._sources: dict[str, Sources] = {}
+        self.hashes = Hashes(model, root, model_file, strict, threads)
         self._misfits = [misfit(device, self.here) for device in model.devices]
 
     @cached_property
@@ -130,7 +123,7 @@ class Matcher:
         for source, positions in usable.items():
             for position in sorted(positions, key=self._rank):
                 verdicts[position] = self._settle(packs, source, position, every)
-        self._remember()
+        self.hashes.remember()
         packs.verdicts = [verdicts[position] for position in sorted(verdicts)]
         return packs
 
@@ -158,10 +151,8 @@ class Matcher:
         return self._verdict(position, "hit")
 
     def _verdict(self, position: int, kind: Kind, why: str = "") -> Verdict:
-        entry = self.model.compiled_tensors[position]
-        known = 0 <= entry.device < len(self.model.devices)
-        device = self.model.devices[entry.device].architecture if known else f"devices[{entry.device}]"
-        return Verdict(position, entry.source_name, device, _metadata(entry).get(LAYOUT, ""), _size(entry.value), kind, why)
+        entry = _declared(self.model, self.model.compiled_tensors[position])
+        return Verdict(position, entry.source, entry.device, entry.layout, entry.nbytes, kind, why)
 
     # ---- The loading rules, cheap ones first
 
@@ -193,7 +184,7 @@ class Matcher:
         """Its type is that of the wanted layout and shape, and its payload as long as that says."""
         wanted = self.wanted[entry.source_name]
         expected = layout_types.identity(wanted.layout)
-        found = _metadata(entry).get(LAYOUT)
+        found = metadata(entry).get(LAYOUT)
         if found != expected:
             raise Rejected("miss", f"its layout is {found}, this runtime reads {expected}")
         if self._node(entry.value) != layout_types.node(wanted.layout, wanted.rows, wanted.columns):
@@ -207,67 +198,23 @@ class Matcher:
             raise Rejected("damaged", "it has no digest of its source, or does not name the algorithm")
         if entry.digest_algorithm not in ALGORITHMS:
             raise Rejected("miss", f"digest algorithm {entry.digest_algorithm!r} is not known")
-        if self.source_digest(entry.source_name, entry.digest_algorithm) != entry.source_digest:
+        if self.hashes.of_source(self.initializers[entry.source_name][0], entry.digest_algorithm) != entry.source_digest:
             raise Rejected("miss", "stale: the initializer has changed since the pack was made")
 
     def sealed_payload(self, entry: Any) -> np.ndarray:
         """UINT8[n]: the payload, whose own digest was checked now or on this machine before."""
-        wanted = self.wanted[entry.source_name]
         data = struct_payload(entry.value, self.pack_root, f"pack of {entry.source_name!r}")
-        recorded = _metadata(entry).get(SEAL, "")
-        header = seal_header(entry.source_digest, wanted)
-        memory, place = self._memory(self.pack_root, entry.value)
-        found = self._digest(memory, place, header, entry.digest_algorithm, lambda: data)
+        recorded = metadata(entry).get(SEAL, "")
+        found = self.hashes.of_payload(entry.value, self.pack_root, self._seal_header(entry), data, entry.digest_algorithm)
         if found.hex() != recorded:
             raise Rejected("damaged", "its payload is not what was written: its digest differs")
         return data
 
-    # ---- Digests, remembered by the state of the file
-
-    def source_digest(self, name: str, algorithm: str) -> bytes:
-        """The digest of an initializer, computed once."""
-        key = name, algorithm
-        if key not in self._source_digests:
-            sources = self._sources.setdefault(algorithm, Sources(self.model, self.root, algorithm))
-            value = self.initializers[name][0]
-            memory, place = self._memory(self.root, value)
-            if memory is None and self.model_file is not None:
-                memory, place = self._memory_of(self.model_file), name.encode()
-            header = sources.header(value)
-            self._source_digests[key] = self._digest(memory, place, header, algorithm, lambda: sources.content(value))
-        return self._source_digests[key]
-
-    def _digest(
-        self, memory: Memory | None, place: bytes, header: bytes, algorithm: str, content: Callable[[], np.ndarray]
-    ) -> bytes:
-        key = digest([algorithm.encode(), b"\0", place, b"\0", header])
-        found = memory.get(key) if memory is not None else None
-        if found is None:
-            found = digest([header, content().data], algorithm, self.threads)
-            if memory is not None:
-                memory.put(key, found)
-        return found
-
-    def _memory(self, root: DataRoot, value: Any) -> tuple[Memory | None, bytes]:
-        """The memory of the file that an external value lies in, and where in it."""
-        if not is_external(value):
-            return None, b""
-        where = f"value {value.name!r}"
-        location, offset, length = parse_external(where, value.external_data)
-        file = root.file(where, location)
-        place = struct.pack("<QQ", offset, file.data.size - offset if length is None else length)
-        return self._memory_of(file), place
-
-    def _memory_of(self, file: MappedFile) -> Memory:
-        if id(file) not in self._memories:  # the memory keeps the file, and so its id
-            self._memories[id(file)] = Memory(file, forget=self.strict)
-        return self._memories[id(file)]
-
-    def _remember(self) -> None:
-        for memory in self._memories.values():
-            memory.save()
-
     # ---- Types and files
+
+    def _seal_header(self, entry: Any) -> bytes:
+        want = self.wanted[entry.source_name]
+        return seal_header(entry.source_digest, layout_types.identity(want.layout), want.rows, want.columns)
 
     def _node(self, value: Any) -> Node:
         key = value.type if value.type != INLINE else value.struct_type.SerializeToString(deterministic=True)
@@ -278,19 +225,43 @@ class Matcher:
     def _watch(self, packs: Packs, entry: Any, data: np.ndarray) -> None:
         location = parse_external("pack", entry.value.external_data).location
         file = self.pack_root.file("pack", location)
-        watched = packs.files.setdefault(location, WatchedFile(file, self._memories[id(file)].identity))
-        header = seal_header(entry.source_digest, self.wanted[entry.source_name])
-        watched.payloads.append(Sealed(data, header, bytes.fromhex(_metadata(entry)[SEAL]), entry.digest_algorithm))
+        watched = packs.files.setdefault(location, WatchedFile(file, self.hashes.memory(file).identity))
+        watched.payloads.append(
+            Sealed(data, self._seal_header(entry), bytes.fromhex(metadata(entry)[SEAL]), entry.digest_algorithm)
+        )
 
 
-def seal_header(source_digest: bytes, wanted: Wanted) -> bytes:
-    """What a pack's own digest covers before its payload: its source's content, its layout and its shape."""
-    name = layout_types.identity(wanted.layout).encode()
-    return struct.pack("<QQQ", len(name), wanted.rows, wanted.columns) + name + source_digest
+def seal_header(source_digest: bytes, layout: str, rows: int, columns: int) -> bytes:
+    """What a pack's own digest covers before its payload: its source's content, its layout with version, and its shape."""
+    name = layout.encode()
+    return struct.pack("<QQQ", len(name), rows, columns) + name + source_digest
 
 
-def _metadata(entry: Any) -> dict[str, str]:
+def metadata(entry: Any) -> dict[str, str]:
+    """The metadata_props of an entry."""
     return {item.key: item.value for item in entry.metadata_props}
+
+
+class Declared(NamedTuple):
+    """An entry as it stands in the model."""
+
+    source: str
+    layout: str
+    device: str
+    nbytes: int
+    file: str
+
+
+def declared(model: Any) -> list[Declared]:
+    """Every entry as it stands, right or not."""
+    return [_declared(model, entry) for entry in model.compiled_tensors]
+
+
+def _declared(model: Any, entry: Any) -> Declared:
+    in_range = 0 <= entry.device < len(model.devices)
+    device = model.devices[entry.device].architecture if in_range else f"devices[{entry.device}]"
+    file = next((item.value for item in entry.value.external_data if item.key == "location"), "")
+    return Declared(entry.source_name, metadata(entry).get(LAYOUT, ""), device, _size(entry.value), file)
 
 
 def _size(value: Any) -> int:
@@ -311,11 +282,6 @@ def _aligned(data: np.ndarray) -> np.ndarray:
     begin = -spare.ctypes.data % ALIGNMENT
     spare[begin : begin + data.size] = data
     return spare[begin : begin + data.size]
-
-
-def as_dict(verdict: Verdict) -> dict[str, Any]:
-    """A verdict for ``--json``."""
-    return dataclasses.asdict(verdict)
 
 
 def summary(verdicts: list[Verdict]) -> str:

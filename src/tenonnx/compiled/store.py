@@ -13,7 +13,7 @@ import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any, BinaryIO, NamedTuple
 
 import numpy as np
 
@@ -87,11 +87,33 @@ def replacing(path: Path, like: Path) -> Iterator[BinaryIO]:
         raise
 
 
-def opened(path: Path, data_root: str | os.PathLike[str] | None) -> tuple[Any, bytes, Path]:
-    """A model, its bytes, and the folder of its data; the checks of a session are made."""
+class Opened(NamedTuple):
+    """A model file as its packs are written: checked as a session checks it."""
+
+    model: Any
+    portable: bytes  # the model without its packs
+    folder: Path  # of its data
+    damaged: bool  # whether its packs could not be parsed
+
+
+def opened(path: Path, data_root: str | os.PathLike[str] | None) -> Opened:
+    """Open a model file; raises as a session does."""
     model, file = load_portable(path)
     raise_errors(model)
-    return model, file.data.tobytes(), Path(data_root) if data_root is not None else data_folder(model, path)
+    data = file.data.tobytes()
+    kept = portable(data)
+    damaged = not _parses(kept, path)
+    if damaged:
+        kept = before_packs(data) or data
+    return Opened(model, kept, Path(data_root) if data_root is not None else data_folder(model, path).resolve(), damaged)
+
+
+def _parses(data: bytes, path: Path) -> bool:
+    try:
+        parse(data, path)
+    except PayloadError:
+        return False
+    return True
 
 
 def build(
@@ -110,7 +132,7 @@ def build(
     """
     path = Path(path).resolve()
     with locked(path.parent):
-        model, data, folder = opened(path, data_root)
+        model, kept, folder, _ = opened(path, data_root)
         planner = Planner(model)
         wanted = {name: want for name, want in packers.wanted(planner).items() if layout_types.storable(want.layout)}
         if not wanted:
@@ -120,7 +142,7 @@ def build(
         positions = range(len(model.compiled_tensors))
         mine = [position for position in positions if is_for(model, position, device.architecture)]
         there = _present(model, mine, wanted, root, device, threads)
-        side = folder.resolve() / f"{path.name}.{device.architecture}{SUFFIX}"
+        side = folder / f"{path.name}.{device.architecture}{SUFFIX}"
         size = sum(_padded(want.nbytes) for want in wanted.values())
         plan = Plan(side, device.architecture, len(there), len(wanted) - len(there), size)
         if (not plan.new and len(mine) == len(wanted)) or not agree(plan):
@@ -132,7 +154,7 @@ def build(
                 made.append(writer.entry(name, stream, side.name))
                 progress(wanted[name].nbytes)
         others = [position for position in positions if position not in mine and in_range(model, position)]
-        replace_packs(path, data, [*grouped(model, others), (device, made)])
+        replace_packs(path, kept, [*grouped(model, others), (device, made)])
     verified(path, data_root, threads)
     return plan
 
@@ -180,27 +202,34 @@ class _Writer:
         payload = self._there.get(name)
         if payload is None:
             payload = packers.pack(struct_payload(value, self._root), self._formats[name], want, self._threads)
-        offset = stream.tell()
-        stream.write(payload.data)
-        stream.write(b"\0" * (_padded(payload.size) - payload.size))
         entry: Any = CompiledTensorProto(source_name=name, device=0, source_digest=source, digest_algorithm=DEFAULT)
         entry.value.type = INLINE
         entry.value.name = f"{name} in {layout_types.identity(want.layout)}"
         entry.value.struct_type.ParseFromString(layout_types.declaration(want.layout.name, want.rows, want.columns))
-        for key, text in (("location", location), ("offset", str(offset)), ("length", str(payload.size))):
-            entry.value.external_data.add(key=key, value=text)
-        seal = digest([seal_header(source, want), payload.data], DEFAULT, self._threads)
+        copy_payload(entry.value, payload, stream, location)
+        header = seal_header(source, layout_types.identity(want.layout), want.rows, want.columns)
+        seal = digest([header, payload.data], DEFAULT, self._threads)
         for key, text in ((LAYOUT, layout_types.identity(want.layout)), (SEAL, seal.hex())):
             entry.metadata_props.add(key=key, value=text)
         return entry
+
+
+def copy_payload(value: Any, payload: np.ndarray, stream: BinaryIO, location: str) -> None:
+    """Append a payload to the file ``location``, which ends on a page, and let ``value`` point at it."""
+    offset = stream.tell()
+    stream.write(payload.data)
+    stream.write(b"\0" * (_padded(payload.size) - payload.size))
+    del value.external_data[:]
+    for key, text in (("location", location), ("offset", str(offset)), ("length", str(payload.size))):
+        value.external_data.add(key=key, value=text)
 
 
 def _padded(nbytes: int) -> int:
     return -(-nbytes // PAGE) * PAGE
 
 
-def replace_packs(path: Path, data: bytes, groups: list[tuple[Any, list[Any]]]) -> None:
-    """Give the model in ``data`` these packs, by device, and no others; its other bytes stay as they are."""
+def replace_packs(path: Path, kept: bytes, groups: list[tuple[Any, list[Any]]]) -> None:
+    """Write a model of these bytes with these packs behind it, by device."""
     packs: Any = ModelProto()
     for device, entries in groups:
         packs.devices.append(device)
@@ -208,7 +237,6 @@ def replace_packs(path: Path, data: bytes, groups: list[tuple[Any, list[Any]]]) 
             added = packs.compiled_tensors.add()
             added.CopyFrom(entry)
             added.device = len(packs.devices) - 1
-    kept = portable_part(data, path)
     if len(kept) + packs.ByteSize() > PROTOBUF_LIMIT:
         raise UnsupportedError(
             f"{path}: with its packs it would be over {PROTOBUF_LIMIT} bytes; move its weights to a file first"
@@ -216,19 +244,6 @@ def replace_packs(path: Path, data: bytes, groups: list[tuple[Any, list[Any]]]) 
     with replacing(path, path) as stream:
         stream.write(kept)
         stream.write(packs.SerializeToString())
-
-
-def portable_part(data: bytes, path: Path) -> bytes:
-    """A serialized model without its packs, however damaged these are."""
-    kept = portable(data)
-    try:
-        parse(kept, path)
-    except PayloadError:
-        intact = before_packs(data)
-        if intact is None:
-            raise
-        return intact
-    return kept
 
 
 def grouped(model: Any, entries: list[int]) -> list[tuple[Any, list[Any]]]:
@@ -243,5 +258,5 @@ def grouped(model: Any, entries: list[int]) -> list[tuple[Any, list[Any]]]:
 def verified(path: Path, data_root: str | os.PathLike[str] | None, threads: int) -> Packs:
     """The packs of the model at ``path`` as a session would find them, remembered as verified on this machine."""
     time.sleep(SETTLED_NS / 1e9)
-    model, _, folder = opened(path, data_root)
-    return Matcher(model, packers.wanted(Planner(model)), DataRoot(folder), threads=threads).match()
+    found = opened(path, data_root)
+    return Matcher(found.model, packers.wanted(Planner(found.model)), DataRoot(found.folder), threads=threads).match()
