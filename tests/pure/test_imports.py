@@ -22,7 +22,7 @@ ORDER = [
 ]  # fmt: skip
 RANK = {name: rank for rank, names in enumerate(ORDER) for name in names}
 NATIVE_FROM = RANK["plan"] + 1
-WITHIN_RANK = {("dtypes", "errors"), ("cache", "codecs")}  # dtypes raises errors
+WITHIN_RANK = {("dtypes", "errors"), ("cache", "codecs"), ("compiled", "codecs")}  # dtypes raises errors
 HEAVY = ["onnxruntime", "onnx_ir", "tokenizers", "jinja2", "rich", "typer", "blake3", "archspec", "onnx", "numpy", "gguf"]
 OPTIONAL = {Path("structs/native.py")}  # works without the native module, faster with it
 SOURCES = sorted(path.relative_to(PACKAGE) for path in PACKAGE.rglob("*.py"))

@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 from tenonnx.schema.messages import ModelProto
 
 _PACKS = tuple(ModelProto.DESCRIPTOR.fields_by_name[name].number for name in ("devices", "compiled_tensors"))
+_TAGS = tuple(bytes((number << 3 & 0x7F | 0x80 | 2, number >> 4)) for number in _PACKS)  # as written, of two bytes
 _FIXED = {1: 8, 5: 4}  # bytes of a value by wire type
 _VARINT, _LENGTH = 0, 2
 
@@ -71,14 +72,17 @@ def before_packs(data: bytes) -> bytes | None:
 
     Packs follow everything else, so this is the portable part of a model whose packs are damaged.
     """
-    intact = 0
+    at = 0
     for field in _fields(data):
-        if field.number in _PACKS:
+        if field.number in _PACKS or _nearly_device(data[field.begin : field.begin + 2]):
             return data[: field.begin]
-        intact = field.end
-    # The field that cannot be skipped may be the first pack itself.
-    try:
-        tag, _ = _varint(data, intact)
-    except ValueError:
-        return None
-    return data[:intact] if tag >> 3 in _PACKS else None
+        at = field.end
+    head = data[at : at + 2]  # of what cannot be skipped
+    return data[:at] if head in _TAGS or _nearly_device(head) else None
+
+
+def _nearly_device(head: bytes) -> bool:
+    """Whether these bytes are the tag of a device cut short, or with one bit flipped: no field of onnx begins like that."""
+    if len(head) == 1:
+        return head == _TAGS[0][:1]
+    return len(head) == 2 and (int.from_bytes(head) ^ int.from_bytes(_TAGS[0])).bit_count() == 1
