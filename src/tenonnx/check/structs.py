@@ -256,8 +256,6 @@ def check_structs(model: Any, data_root: DataRoot | None = None, *, all_types: b
 def _reached(model: Any, placed: Sequence[tuple[str, Any]]) -> list[int]:
     """The declarations that the graph names; what those refer to is read along with them."""
     found = {value.type for _, value in placed}
-    for where, graph in graphs(model):
-        for part in ("input", "output", "value_info"):
-            for info in getattr(graph, part):
-                found.update(static.type_index for _, static in _static_types(info.type, where) if static.HasField("type_index"))
+    for where, declared in _declared_types(model):
+        found.update(static.type_index for _, static in _static_types(declared, where) if static.HasField("type_index"))
     return sorted(index for index in found if 0 <= index < len(model.struct_types))
