@@ -13,6 +13,8 @@ from tenonnx.compiled.memory import Memory
 from tenonnx.schema.external import DataRoot, MappedFile, parse_external
 from tenonnx.schema.payload import is_external
 
+_KEPT_PAGES = 8 << 20  # bytes of sources read, after which their pages are given back
+
 
 class Hashes:
     """The digests of one model. ``strict`` computes every one anew; ``model_file`` is what the model was read from."""
@@ -26,6 +28,7 @@ class Hashes:
         self._memories: dict[int, Memory] = {}
         self._sources: dict[str, Sources] = {}
         self._known: dict[tuple[str, str], bytes] = {}
+        self._touched = 0  # bytes of sources, since their pages were last given back
 
     def of_source(self, value: Any, algorithm: str) -> bytes:
         """The digest of an initializer."""
@@ -35,13 +38,24 @@ class Hashes:
             memory, place = self._place(self._root, value)
             if memory is None and self._model_file is not None:
                 memory, place = self.memory(self._model_file), value.name.encode()
-            self._known[key] = self._digest(memory, place, sources.header(value), algorithm, lambda: sources.content(value))
+            self._known[key] = self._digest(
+                memory, place, sources.header(value), algorithm, lambda: self._content(sources, value)
+            )
         return self._known[key]
 
     def of_payload(self, value: Any, root: DataRoot, header: bytes, data: np.ndarray, algorithm: str) -> bytes:
         """The digest over ``header`` and the payload of a pack."""
         memory, place = self._place(root, value)
         return self._digest(memory, place, header, algorithm, lambda: data)
+
+    def _content(self, sources: Sources, value: Any) -> np.ndarray:
+        """The content of a source, for which the pages of those before are given back: they are not read again."""
+        content = sources.content(value)
+        self._touched += content.size
+        if self._touched > _KEPT_PAGES:
+            self._root.release()
+            self._touched = 0
+        return content
 
     def remember(self) -> None:
         """Keep for later starts what was computed."""

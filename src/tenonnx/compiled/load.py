@@ -20,9 +20,9 @@ from tenonnx.compiled.device import Host, features_of, host, layout_misfit, misf
 from tenonnx.compiled.digest import ALGORITHMS
 from tenonnx.compiled.hashes import Hashes
 from tenonnx.compiled.watch import Sealed, WatchedFile
-from tenonnx.errors import PayloadError, TenonnxError
+from tenonnx.errors import TenonnxError
 from tenonnx.layouts import Layout
-from tenonnx.schema.external import DataRoot, MappedFile, parse_external
+from tenonnx.schema.external import DataRoot, MappedFile
 from tenonnx.schema.payload import is_external, struct_payload
 from tenonnx.structs.physical import Node
 from tenonnx.structs.reader import INLINE, Types
@@ -223,7 +223,7 @@ class Matcher:
         return self._nodes[key]
 
     def _watch(self, packs: Packs, entry: Any, data: np.ndarray) -> None:
-        location = parse_external("pack", entry.value.external_data).location
+        location = _external(entry.value, "location")
         file = self.pack_root.file("pack", location)
         watched = packs.files.setdefault(location, WatchedFile(file, self.hashes.memory(file).identity))
         watched.payloads.append(
@@ -260,18 +260,20 @@ def declared(model: Any) -> list[Declared]:
 def _declared(model: Any, entry: Any) -> Declared:
     in_range = 0 <= entry.device < len(model.devices)
     device = model.devices[entry.device].architecture if in_range else f"devices[{entry.device}]"
-    file = next((item.value for item in entry.value.external_data if item.key == "location"), "")
-    return Declared(entry.source_name, metadata(entry).get(LAYOUT, ""), device, _size(entry.value), file)
+    layout = metadata(entry).get(LAYOUT, "")
+    return Declared(entry.source_name, layout, device, _size(entry.value), _external(entry.value, "location"))
 
 
 def _size(value: Any) -> int:
-    """Bytes of a payload as its entry states them."""
+    """Bytes of a payload as its entry states them; whether they are there is found when it is read."""
     if not value.external_data:
         return len(value.raw_data)
-    try:
-        return parse_external("pack", value.external_data).length or 0
-    except PayloadError:
-        return 0
+    stated = _external(value, "length")
+    return int(stated) if stated.isascii() and stated.isdecimal() and len(stated) < 20 else 0
+
+
+def _external(value: Any, key: str) -> str:
+    return next((str(item.value) for item in value.external_data if item.key == key), "")
 
 
 def _aligned(data: np.ndarray) -> np.ndarray:
