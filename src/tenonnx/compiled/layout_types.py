@@ -7,9 +7,9 @@ Rows that fill up the last group are declared like any other, hold zeros, and ar
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cache
-from typing import Any
 
 from tenonnx.compiled import lookup_types
 from tenonnx.compiled.decoder_text import Sizes, decoder_text
@@ -20,7 +20,7 @@ from tenonnx.structs.builder import bits, structure, tensor, to_proto
 from tenonnx.structs.physical import Array, BitPacking, Node
 from tenonnx.structs.scalars import bf16, f8e8m0, f16, f32, i8, u8
 
-Fields = dict[str, Node]
+Fields = Mapping[str, Node]
 Rows = dict[str, tuple[str, ...]]  # numbers of a row by name: the leaf that holds them, or two for columns 0..15 and 16..31
 
 SUB = 32  # columns of a sub-block
@@ -165,4 +165,3 @@ def _decoder(layout: Layout, rows: int, columns: int) -> str:
         return lookup_types.decoder(layout, sizes)
     kind = _type(layout)
     return decoder_text(node(layout, rows, columns), sizes, kind)
-

@@ -25,7 +25,9 @@ def pack(payload: np.ndarray, format_name: str, want: Wanted, threads: int) -> n
     if generic is not None:
         parts = generic.operands(catalogue[format_name], payload, (want.rows, want.columns))
     sources = [None if part is None else _tensor(part) for part in parts]
-    run_kernel(packer(format_name), sources, [_tensor(packed)], [want.rows, want.columns, *want.layout.arguments], threads=threads)
+    run_kernel(
+        packer(format_name), sources, [_tensor(packed)], [want.rows, want.columns, *want.layout.arguments], threads=threads
+    )
     return packed
 
 

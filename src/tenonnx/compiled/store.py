@@ -205,7 +205,7 @@ class _Writer:
         entry: Any = CompiledTensorProto(source_name=name, device=0, source_digest=source, digest_algorithm=DEFAULT)
         entry.value.type = INLINE
         entry.value.name = f"{name} in {layout_types.identity(want.layout)}"
-        entry.value.struct_type.ParseFromString(layout_types.declaration(want.layout.name, want.rows, want.columns))
+        entry.value.struct_type.ParseFromString(layout_types.declaration(want.layout, want.rows, want.columns))
         copy_payload(entry.value, payload, stream, location)
         header = seal_header(source, layout_types.identity(want.layout), want.rows, want.columns)
         seal = digest([header, payload.data], DEFAULT, self._threads)
