@@ -97,6 +97,7 @@ class Matcher:
         self._nodes: dict[Any, Node] = {}
         self.hashes = Hashes(model, root, model_file, strict, threads)
         self._misfits = [misfit(device, self.here) for device in model.devices]
+        self._asks = [len(features_of(device)) for device in model.devices]
 
     @cached_property
     def initializers(self) -> dict[str, list[Any]]:
@@ -129,7 +130,7 @@ class Matcher:
 
     def _rank(self, position: int) -> tuple[int, int]:
         """Better packs first: what asks more of the host was made for it."""
-        return -len(features_of(self.model.devices[self.model.compiled_tensors[position].device])), position
+        return -self._asks[self.model.compiled_tensors[position].device], position
 
     def _settle(self, packs: Packs, source: str, position: int, every: bool) -> Verdict:
         taken = source in packs.arrays

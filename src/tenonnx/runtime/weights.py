@@ -16,9 +16,10 @@ from tenonnx.errors import PayloadError, UnsupportedError
 from tenonnx.plan import Planner, WeightKey
 from tenonnx.runtime.progress import late_bar
 from tenonnx.schema.external import DataRoot
-from tenonnx.schema.payload import struct_payload, tensor_array
+from tenonnx.schema.payload import is_external, struct_payload, tensor_array
 from tenonnx.structs import nbytes
 
+_COPIED = 64 << 10  # bytes of a small initializer: the kernel maps as much around one page that is touched
 _KEPT_PAGES = 8 << 20  # bytes packed, after which the pages of their sources are given back
 
 
@@ -82,10 +83,18 @@ class Weights:
         if want is not None and want.layout.name == key.layout and key.name in self._packs.arrays:
             return self._packs.arrays[key.name]
         if key.layout == "tensor":
-            return tensor_array(scope.initializers[key.name], self._root)
+            return self._tensor(scope.initializers[key.name])
         value = scope.structs[key.name]
         payload = self._payload(value)
         return self._dense(value, payload) if key.layout == "dense" else self._packed(key, payload)
+
+    def _tensor(self, tensor: Any) -> np.ndarray:
+        """An initializer as it stands: mapped, or copied where a page or more would be mapped for its few bytes."""
+        array = tensor_array(tensor, self._root)
+        if is_external(tensor) and array.nbytes <= _COPIED:
+            array = array.copy()
+            self._root.release()
+        return array
 
     def _payload(self, value: Any) -> np.ndarray:
         """The payload, of exactly the length that its type says."""
