@@ -11,3 +11,11 @@ from tests.model import smollm2
 def smollm2_gguf() -> Path:
     """SmolLM2-135M-Instruct with Q4_1 matrices."""
     return smollm2()
+
+
+@pytest.fixture
+def user_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A user's cache of its own, where nothing was verified before."""
+    folder = tmp_path / "user-cache"
+    monkeypatch.setenv("TENONNX_CACHE", str(folder))
+    return folder

@@ -37,6 +37,7 @@ _PACKAGES = (
     "check",
     "cli",
     "codecs",
+    "compiled",
     "convert",
     "errors",
     "inspection",

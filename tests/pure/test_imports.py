@@ -23,7 +23,7 @@ ORDER = [
 RANK = {name: rank for rank, names in enumerate(ORDER) for name in names}
 NATIVE_FROM = RANK["plan"] + 1
 OPTIONAL_NATIVE = Path("structs/native.py")  # unpacks faster where there is native code, and does without
-WITHIN_RANK = {("dtypes", "errors"), ("cache", "codecs")}  # dtypes raises errors
+WITHIN_RANK = {("dtypes", "errors"), ("cache", "codecs"), ("compiled", "codecs")}  # dtypes raises errors
 HEAVY = ["onnxruntime", "onnx_ir", "tokenizers", "jinja2", "rich", "typer", "blake3", "archspec", "onnx", "numpy", "gguf"]
 SOURCES = sorted(path.relative_to(PACKAGE) for path in PACKAGE.rglob("*.py"))
 

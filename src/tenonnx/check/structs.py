@@ -6,11 +6,11 @@ need the model around it. Each yields all that it finds; none stops another.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from tenonnx.check.diagnostics import Diagnostic
-from tenonnx.check.subject import Subject, Value, bodies, graphs
+from tenonnx.check.subject import Subject, Value, bodies, graph_values, graphs
 from tenonnx.errors import CheckError, PayloadError, TenonnxError
 from tenonnx.schema.external import DataRoot, parse_external
 from tenonnx.schema.messages import TensorProto
@@ -29,7 +29,7 @@ def declarations_are_valid(subject: Subject) -> Iterator[Finding]:
         message = f"{len(subject.model.struct_types)} declarations, more than {MAX_TYPES}; remove those that nothing uses"
         yield Finding("type-is-within-limits", "limit", "struct_types", message)
         return
-    for index in range(len(subject.model.struct_types)):
+    for index in subject.indices:
         yield from subject.types.findings(index)
 
 
@@ -149,7 +149,8 @@ def encoder_fits_its_leaves(subject: Subject) -> Iterator[Finding]:
 
 def codec_is_self_contained(subject: Subject) -> Iterator[Finding]:
     """A decoder or encoder holds its tensors inline: it is part of a type, and runs wherever the type is read."""
-    for index, declaration in enumerate(subject.model.struct_types):
+    for index in subject.indices:
+        declaration = subject.model.struct_types[index]
         for name in ("decoder", "encoder"):
             if declaration.HasField(name) and any(map(_is_external, tensors(getattr(declaration, name)))):
                 message = "it keeps a tensor in another file; hold the tensor inline"
@@ -238,9 +239,23 @@ RULES: tuple[Callable[[Subject], Iterator[Finding]], ...] = (
 )
 
 
-def check_structs(model: Any, data_root: DataRoot | None = None) -> Iterator[Diagnostic]:
-    """Every finding on the structured types and values of a model; external bytes are looked at only with a ``data_root``."""
-    subject = Subject(model, data_root)
+def check_structs(model: Any, data_root: DataRoot | None = None, *, all_types: bool = True) -> Iterator[Diagnostic]:
+    """Every finding on the structured types of a model and the values of its graph; packs have a check of their own.
+
+    External bytes are looked at only with a ``data_root``. Without ``all_types`` only the types that the graph reaches are
+    checked: what packs alone use never makes a model unfit to run.
+    """
+    placed = graph_values(model)
+    indices = range(len(model.struct_types)) if all_types else _reached(model, placed)
+    subject = Subject(model, data_root, placed, indices)
     for rule in RULES:
         for finding in rule(subject):
             yield Diagnostic("error", finding.kind, finding.rule, finding.where, finding.message)
+
+
+def _reached(model: Any, placed: Sequence[tuple[str, Any]]) -> list[int]:
+    """The declarations that the graph names; what those refer to is read along with them."""
+    found = {value.type for _, value in placed}
+    for where, declared in _declared_types(model):
+        found.update(static.type_index for _, static in _static_types(declared, where) if static.HasField("type_index"))
+    return sorted(index for index in found if 0 <= index < len(model.struct_types))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, NamedTuple
@@ -23,10 +23,15 @@ class Value(NamedTuple):
 
 @dataclass
 class Subject:
-    """The model under check, with what several rules need of it."""
+    """The model under check, with what several rules need of it.
+
+    ``placed`` are the values under check, each with its place, and ``indices`` the declarations.
+    """
 
     model: Any
     data_root: DataRoot | None
+    placed: Sequence[tuple[str, Any]]
+    indices: Sequence[int] = ()
     types: Types = field(init=False)
     values: list[Value] = field(init=False)
     readable: bool = field(init=False)
@@ -34,7 +39,7 @@ class Subject:
     def __post_init__(self) -> None:
         self.types = Types(self.model.struct_types)
         self.readable = len(self.model.struct_types) <= MAX_TYPES
-        self.values = [Value(where, value, self._node(value, where)) for where, value in _values(self.model)]
+        self.values = [Value(where, value, self._node(value, where)) for where, value in self.placed]
 
     def _node(self, value: Any, where: str) -> Node | None:
         try:
@@ -46,9 +51,9 @@ class Subject:
     def nodes(self) -> list[tuple[int, Any, Node]]:
         """The declarations that are valid, with all that they refer to: index, message, node."""
         found = []
-        for index, declaration in enumerate(self.model.struct_types if self.readable else ()):
+        for index in self.indices if self.readable else ():
             try:
-                found.append((index, declaration, self.types.node(index)))
+                found.append((index, self.model.struct_types[index], self.types.node(index)))
             except (CheckError, TypeLimit):
                 continue  # declarations_are_valid says why
         return found
@@ -72,10 +77,19 @@ def graphs(model: Any) -> Iterator[tuple[str, Any]]:
     return ((where, body) for where, body in bodies(model) if hasattr(body, "struct_initializer"))
 
 
-def _values(model: Any) -> Iterator[tuple[str, Any]]:
-    for where, graph in graphs(model):
-        for index, value in enumerate(graph.struct_initializer):
-            yield f"{where}.struct_initializer[{index}]", value
-    for index, compiled in enumerate(model.compiled_tensors):
-        if compiled.HasField("value"):
-            yield f"compiled_tensors[{index}].value", compiled.value
+def graph_values(model: Any) -> list[tuple[str, Any]]:
+    """Every structured initializer, with its place."""
+    return [
+        (f"{where}.struct_initializer[{index}]", value)
+        for where, graph in graphs(model)
+        for index, value in enumerate(graph.struct_initializer)
+    ]
+
+
+def packed_values(model: Any) -> list[tuple[str, Any]]:
+    """The value of every pack that has one, with its place."""
+    return [
+        (f"compiled_tensors[{index}].value", compiled.value)
+        for index, compiled in enumerate(model.compiled_tensors)
+        if compiled.HasField("value")
+    ]

@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from tenonnx.cli import chat, check, convert, demo, generate, inspect, pull, quantize
+from tenonnx.cli import chat, check, convert, demo, generate, inspect, packs, pull, quantize
 
 # Plain help and errors: rich would cost every command its import.
 app = typer.Typer(
@@ -30,6 +30,7 @@ for command in (
     demo.demo,
 ):
     app.command(epilog=f"Example: {command.__dict__['example']}")(command)
+app.add_typer(packs.app, name="packs")
 
 
 def _print_version(wanted: bool) -> None:

@@ -22,6 +22,8 @@ class Layout:
     head: int = 0  # bytes before the first block
     kernel: str = ""  # in the names of its kernels, where that is not ``name``
     arguments: tuple[int, ...] = ()
+    version: int = 1  # goes up when the bytes of the layout change: stored packs of another version are not used
+    features: tuple[str, ...] = ()  # of the processor, in archspec's names, without which no kernel reads the layout
 
     def nbytes(self, rows: int, columns: int) -> int:
         """Bytes of a packed [rows, columns] matrix."""

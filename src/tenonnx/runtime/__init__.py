@@ -1,6 +1,6 @@
 """Sessions."""
 
-from tenonnx._native import ledger, reset_peaks
+from tenonnx._native import default_threads, ledger, reset_peaks
 from tenonnx.runtime.session import Session
 
-__all__ = ["Session", "ledger", "reset_peaks"]
+__all__ = ["Session", "default_threads", "ledger", "reset_peaks"]

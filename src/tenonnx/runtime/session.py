@@ -13,15 +13,11 @@ import numpy as np
 
 from tenonnx._native import default_threads
 from tenonnx.cache import Cache, CacheSpec, Extent, address, extent, owned, planned_bytes
-from tenonnx.check import raise_errors
 from tenonnx.errors import BindingError, ImmutableStorageError, ShapeError, UnsupportedError
-from tenonnx.plan import Planner
 from tenonnx.runtime.binding import InputSpec, bind_dims, named_inputs, output_arrays, split_cache
 from tenonnx.runtime.executable import Executable
+from tenonnx.runtime.preparation import Preparation
 from tenonnx.runtime.weights import Weights
-from tenonnx.schema.external import DataRoot
-from tenonnx.schema.files import data_folder, load
-from tenonnx.schema.messages import as_model
 from tenonnx.shapes import SymTensor
 
 _PLANS_KEPT = 64
@@ -35,6 +31,11 @@ class Session:
     native kernel instead of leaving them to onnxruntime. ``formats="strict"`` refuses weights that map to no compute layout
     instead of decoding them at load.
 
+    ``packs`` says what becomes of stored weights in kernels' layouts: "auto" maps those that fit this host and whose source
+    is unchanged, and packs the rest in memory; "write" first stores what the model file lacks; "off" passes all over.
+    Content that was verified on this machine before is known by the state of its file; ``strict=True`` hashes it again.
+    ``session.packs`` lists the verdict on every stored pack.
+
     Raises ``PayloadError`` when the model or its data cannot be read, ``CheckError`` with every finding when the model
     breaks the storage contract, ``UnsupportedError`` when an option or operator has no way to run.
     """
@@ -47,21 +48,23 @@ class Session:
         engine: str = "auto",
         formats: str = "any",
         data_root: str | os.PathLike[str] | None = None,
+        strict: bool = False,
     ) -> None:
-        if isinstance(model, (str, os.PathLike)):
-            path = Path(model)
-            model = load(path)
-            data_root = data_folder(model, path) if data_root is None else data_root
-        _option("packs", packs, ("auto", "off"))
+        _option("packs", packs, ("auto", "write", "off"))
         _option("engine", engine, ("auto", "native"))
         _option("formats", formats, ("any", "strict"))
-        self.model = model = as_model(model)
         self._native_only = engine == "native"
         self.threads = _thread_count(threads)
-        root = DataRoot(data_root)
-        raise_errors(model)
-        self._planner = Planner(model)
-        self._weights = Weights(self._planner, root, self.threads, formats)
+        preparation = Preparation(packs, strict, self.threads)
+        if isinstance(model, (str, os.PathLike)):
+            prepared = preparation.of_path(Path(model), data_root)
+        else:
+            prepared = preparation.of_model(model, data_root)
+        self.model = prepared.model
+        self.packs = prepared.packs.verdicts
+        self._watched = list(prepared.packs.files.values())
+        self._planner = prepared.planner
+        self._weights = Weights(prepared.planner, prepared.root, self.threads, formats, prepared.packs)
         self._specs = self._input_specs()
         self._lock = threading.Lock()
         self._executables: OrderedDict[tuple[Any, ...], Executable] = OrderedDict()
@@ -167,7 +170,8 @@ class Session:
         moves its valid length on success. ``out`` gives arrays for outputs to be written into. Whatever fails is raised
         before any byte of a cache is written.
 
-        Raises ``BindingError`` and its kin, ``ShapeError`` or ``CapacityError`` naming the input.
+        Raises ``BindingError`` and its kin, ``ShapeError`` or ``CapacityError`` naming the input, and ``PayloadError`` when
+        the file of the packs in use was changed in place.
         """
         given, cache = split_cache(inputs, cache)
         fed: dict[str, np.ndarray] = {}
@@ -196,6 +200,8 @@ class Session:
         out: Mapping[str, np.ndarray] | None,
         cache: Cache | None,
     ) -> dict[str, np.ndarray]:
+        for file in self._watched:
+            file.check()
         executable = self._executable(arrays)
         plan = executable.plan
         results = output_arrays(plan, out)

@@ -1,4 +1,4 @@
-"""The bytes behind a plan's fixed values: mapped from their file, packed once at load, or decoded where nothing packs."""
+"""The bytes behind a plan's fixed values: mapped from their file or packs, packed at load, or decoded where nothing packs."""
 
 from __future__ import annotations
 
@@ -9,24 +9,27 @@ from typing import Any
 
 import numpy as np
 
-from tenonnx import dtypes
-from tenonnx._native import Buffer, run_kernel
-from tenonnx.cache import Extent, address, extent
+from tenonnx.cache import Extent, extent
 from tenonnx.codecs import Decoder
+from tenonnx.compiled import Packs, Wanted, pack, wanted
 from tenonnx.errors import PayloadError, UnsupportedError
-from tenonnx.layouts import mapping, packer
 from tenonnx.plan import Planner, WeightKey
+from tenonnx.runtime.progress import late_bar
 from tenonnx.schema.external import DataRoot
-from tenonnx.schema.payload import struct_payload, tensor_array
-from tenonnx.structs import catalogue, nbytes
+from tenonnx.schema.payload import is_external, struct_payload, tensor_array
+from tenonnx.structs import nbytes
+
+_COPIED = 64 << 10  # bytes of a small initializer: the kernel maps as much around one page that is touched
+_KEPT_PAGES = 8 << 20  # bytes packed, after which the pages of their sources are given back
 
 
 class Weights:
     """Fixed values of one session by (name, layout); each exists once, for all plans and runs."""
 
-    def __init__(self, planner: Planner, root: DataRoot, threads: int, formats: str) -> None:
+    def __init__(self, planner: Planner, root: DataRoot, threads: int, formats: str, packs: Packs) -> None:
         self._planner = planner
         self._root = root
+        self._packs = packs
         self._threads = threads
         self._formats = formats
         self._decode = Decoder(planner.model, root, threads)
@@ -36,9 +39,18 @@ class Weights:
         self._lock = threading.Lock()
         self._sizes: dict[int, int] = {}
         self.decoded_bytes = 0  # of weights that map to no compute layout
-        for weight in planner.packed().values():
-            if weight.layout is not None:
-                self.array(WeightKey(weight.name, weight.layout.name))
+        self._wanted = wanted(planner)
+        missing = {name: want for name, want in self._wanted.items() if name not in packs.arrays}
+        with late_bar("packing weights", sum(want.nbytes for want in missing.values())) as done:
+            touched = 0
+            for name, want in self._wanted.items():
+                self.array(WeightKey(name, want.layout.name))
+                if name in missing:
+                    done(want.nbytes)
+                    touched += want.nbytes
+                if touched > _KEPT_PAGES:
+                    root.release()
+                    touched = 0
         root.release()
 
     def array(self, key: WeightKey) -> np.ndarray:
@@ -67,13 +79,22 @@ class Weights:
 
     def _make(self, key: WeightKey) -> np.ndarray:
         scope = self._planner.index.main
+        want = self._wanted.get(key.name)
+        if want is not None and want.layout.name == key.layout and key.name in self._packs.arrays:
+            return self._packs.arrays[key.name]
         if key.layout == "tensor":
-            return tensor_array(scope.initializers[key.name], self._root)
+            return self._tensor(scope.initializers[key.name])
         value = scope.structs[key.name]
         payload = self._payload(value)
-        if key.layout == "dense":
-            return self._dense(value, payload)
-        return self._packed(key, value, payload)
+        return self._dense(value, payload) if key.layout == "dense" else self._packed(key, payload)
+
+    def _tensor(self, tensor: Any) -> np.ndarray:
+        """An initializer as it stands: mapped, or copied where a page or more would be mapped for its few bytes."""
+        array = tensor_array(tensor, self._root)
+        if is_external(tensor) and array.nbytes <= _COPIED:
+            array = array.copy()
+            self._root.release()
+        return array
 
     def _payload(self, value: Any) -> np.ndarray:
         """The payload, of exactly the length that its type says."""
@@ -87,20 +108,12 @@ class Weights:
             )
         return payload
 
-    def _packed(self, key: WeightKey, value: Any, payload: np.ndarray) -> np.ndarray:
+    def _packed(self, key: WeightKey, payload: np.ndarray) -> np.ndarray:
         weight = self._planner.weights[key.name]
         layout = weight.layout
         if layout is None or layout.name != key.layout:
             raise UnsupportedError(f"struct value {key.name!r} does not repack to layout {key.layout!r}")
-        packed = Buffer(layout.nbytes(*weight.shape), "weight").array()
-        name, ints = self._planner.formats[key.name], [*weight.shape, *layout.arguments]
-        generic = mapping(name)
-        parts: tuple[np.ndarray | None, ...] = (payload.reshape(-1),)
-        if generic is not None:
-            parts = generic.operands(catalogue[name], payload, weight.shape)
-        sources = [None if part is None else _tensor(part) for part in parts]
-        run_kernel(packer(name), sources, [_tensor(packed)], ints, threads=self._threads)
-        return packed
+        return pack(payload, self._planner.formats[key.name], Wanted(layout, *weight.shape), self._threads)
 
     def _dense(self, value: Any, payload: np.ndarray) -> np.ndarray:
         if self._formats == "strict":
@@ -115,8 +128,3 @@ class Weights:
 
 def _begin(part: Extent) -> int:
     return part.begin
-
-
-def _tensor(data: np.ndarray) -> tuple[int, int, list[int], list[int]]:
-    strides = [stride // data.itemsize for stride in data.strides]
-    return address(data), dtypes.of_numpy(data.dtype).number, list(data.shape), strides

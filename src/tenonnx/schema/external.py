@@ -54,13 +54,43 @@ def parse_external(where: str, entries: Iterable[Any]) -> ExternalRange:
     return ExternalRange(found["location"], _size(where, "offset", found.get("offset", "0")), length)
 
 
+class FileIdentity(NamedTuple):
+    """What changes when a file is edited or replaced; ``ctime_ns`` cannot be set back, as the others can."""
+
+    device: int
+    inode: int
+    size: int
+    mtime_ns: int
+    ctime_ns: int
+
+
+def _identity(status: os.stat_result) -> FileIdentity:
+    return FileIdentity(status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns, status.st_ctime_ns)
+
+
+class _Descriptor:
+    """An open file, closed when nothing refers to it any more."""
+
+    def __init__(self, number: int) -> None:
+        self.number = number
+
+    def __del__(self) -> None:
+        os.close(self.number)
+
+
 @dataclass(frozen=True)
 class MappedFile:
     """A read-only map of one file, alive as long as an array over it."""
 
     path: Path
     data: np.ndarray  # UINT8[size], read-only
+    state: FileIdentity  # when it was mapped
+    _file: _Descriptor  # open as long as the map: a path may name another file by now
     _map: mmap.mmap | None = None
+
+    def identity(self) -> FileIdentity:
+        """The state of the mapped file now."""
+        return _identity(os.fstat(self._file.number))
 
     def bytes_at(self, where: str, offset: int, length: int | None) -> np.ndarray:
         """UINT8[length] at ``offset``, without a copy; to the end when ``length`` is None."""
@@ -90,21 +120,18 @@ def map_file(path: Path) -> MappedFile:
 
 
 def _mapped(descriptor: int, where: str, path: Path, confined: bool = False) -> MappedFile:
-    """A map of an open file, which is closed; everything is asked of the descriptor, since a path can change meanwhile."""
+    """A map of an open file; everything is asked of the descriptor, since a path can change meanwhile."""
+    file = _Descriptor(descriptor)
     try:
         status = os.fstat(descriptor)
         if not stat.S_ISREG(status.st_mode):
             raise PayloadError(f"{where}: is not a regular file; name the file that holds the data")
         if confined and status.st_nlink > 1:
             raise PayloadError(f"{where}: has a second hard link, maybe outside the model's folder; copy it into the folder")
-        if status.st_size == 0:
-            return MappedFile(path, np.frombuffer(b"", np.uint8))
-        mapped = mmap.mmap(descriptor, status.st_size, access=mmap.ACCESS_READ)
+        mapped = mmap.mmap(descriptor, status.st_size, access=mmap.ACCESS_READ) if status.st_size else None
     except (OSError, ValueError) as error:
         raise PayloadError(f"{where}: cannot be mapped: {error}") from error
-    finally:
-        os.close(descriptor)
-    return MappedFile(path, np.frombuffer(mapped, np.uint8), mapped)
+    return MappedFile(path, np.frombuffer(b"" if mapped is None else mapped, np.uint8), _identity(status), file, mapped)
 
 
 class DataRoot:
@@ -117,9 +144,13 @@ class DataRoot:
     def read(self, where: str, entries: Iterable[Any]) -> np.ndarray:
         """UINT8[length], read-only and mapped, for the ``external_data`` entries of the value named ``where``."""
         location, offset, length = parse_external(where, entries)
+        return self.file(where, location).bytes_at(where, offset, length)
+
+    def file(self, where: str, location: str) -> MappedFile:
+        """The file that the value named ``where`` lies in, mapped on first use."""
         if location not in self._maps:
             self._maps[location] = self._map(where, location)
-        return self._maps[location].bytes_at(where, offset, length)
+        return self._maps[location]
 
     def release(self) -> None:
         """Give back the pages of every file mapped so far."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import math
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -12,9 +13,12 @@ from google.protobuf.message import DecodeError, EncodeError
 
 from tenonnx.errors import CheckError, PayloadError, UnsupportedError
 from tenonnx.schema.atomic import replacing, replacing_all
-from tenonnx.schema.external import DataRoot, map_file, parse_external
+from tenonnx.schema.external import DataRoot, MappedFile, map_file, parse_external
 from tenonnx.schema.messages import ModelProto, TensorProto, as_model
 from tenonnx.schema.payload import INLINE_FIELDS, is_external, raw_bytes
+from tenonnx.schema.sections import before_packs
+
+_LOG = logging.getLogger("tenonnx")
 
 PROTOBUF_LIMIT = 2**31 - 1  # bytes of one serialized message
 _ALIGNMENT = 4096  # of a payload in the side file, so that it can be mapped alone
@@ -26,15 +30,44 @@ def load(path: str | os.PathLike[str]) -> Any:
 
     Raises ``PayloadError`` when the file cannot be read or is no ONNX model, ``CheckError`` when it is an empty one.
     """
+    return parse(open_model(path).data.tobytes(), path)
+
+
+def load_portable(path: str | os.PathLike[str]) -> tuple[Any, MappedFile]:
+    """A ModelProto and its file. Where its packs cannot be parsed they are left out, and a warning is logged.
+
+    A pack is a cache: damage to it makes no model unreadable. Raises as ``load`` does.
+    """
+    file = open_model(path)
+    data = file.data.tobytes()
+    try:
+        return parse(data, path), file
+    except PayloadError as error:
+        kept = before_packs(data)
+        if kept is None:
+            raise
+        model = parse(kept, path)
+        _LOG.warning("%s: its packs are damaged and left out: %s", path, error.__cause__)
+        return model, file
+
+
+def open_model(path: str | os.PathLike[str]) -> MappedFile:
+    """A model file, mapped; ``PayloadError`` when it cannot be read or is over protobuf's limit."""
     path = Path(path)
     if path.is_dir():
         raise PayloadError(f"{path}: is a folder; name the .onnx file in it")
-    data = map_file(path).data
-    if data.size > PROTOBUF_LIMIT:
-        raise PayloadError(f"{path}: is no ONNX model: its {data.size} bytes are over the {PROTOBUF_LIMIT} of a protobuf message")
+    file = map_file(path)
+    size = file.data.size
+    if size > PROTOBUF_LIMIT:
+        raise PayloadError(f"{path}: is no ONNX model: its {size} bytes are over the {PROTOBUF_LIMIT} of a protobuf message")
+    return file
+
+
+def parse(data: bytes, path: str | os.PathLike[str]) -> Any:
+    """The ModelProto in the bytes of the file at ``path``; raises as ``load``."""
     model = ModelProto()
     try:
-        model.ParseFromString(data.tobytes())
+        model.ParseFromString(data)
     except DecodeError as error:
         raise PayloadError(f"{path}: is not an ONNX model, or is truncated ({error}); fetch or convert it again") from error
     if not (model.HasField("graph") or model.functions or model.struct_types):

@@ -88,10 +88,11 @@ def find_model(name: str | os.PathLike[str], progress: Progress = silent) -> Pat
     raise PayloadError(f"{name}: no such file, and no known model; known are: {', '.join(KNOWN)}")
 
 
-def read_model(name: str | os.PathLike[str], progress: Progress = silent) -> tuple[Any, Path]:
+def read_model(name: str | os.PathLike[str], progress: Progress = silent, *, portable: bool = False) -> tuple[Any, Path]:
     """The ModelProto of an .onnx file or a known name, or of a GGUF or onnxruntime-genai folder, both converted in memory.
 
-    With it comes the folder of its external data.
+    With it comes the folder of its external data. ``portable`` leaves out packs that are damaged beyond reading, rather than
+    refusing the file.
     """
     path = find_model(name, progress)
     if path.is_dir():
@@ -106,9 +107,9 @@ def read_model(name: str | os.PathLike[str], progress: Progress = silent) -> tup
         return model, Path(data_root)
     if path.suffix.lower() != ".onnx":
         raise UnsupportedError(f"{path}: is neither an .onnx file nor a GGUF; convert it to one of them first")
-    from tenonnx.schema.files import data_folder, load
+    from tenonnx.schema.files import data_folder, load, load_portable
 
-    model = load(path)
+    model = load_portable(path)[0] if portable else load(path)
     return model, data_folder(model, path)
 
 
@@ -134,7 +135,7 @@ def load_model(
     Raises ``UnsupportedError`` for a model without a tokenizer or without the inputs of a decoder.
     """
     start = time.perf_counter()
-    model, data_root = read_model(name, progress)
+    model, data_root = read_model(name, progress, portable=True)
     metadata = {entry.key: entry.value for entry in model.metadata_props}
     names = Names.from_metadata(metadata)
     found = {value.name for value in model.graph.input}

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 
-from tenonnx.errors import OptionError, TenonnxError
+from tenonnx.errors import OptionError
+from tenonnx.schema.places import cache_folder
 
 # Told the stage ("download", "unpack"), the bytes done and the bytes in all.
 Progress = Callable[[str, int, int], object]
@@ -15,20 +15,6 @@ Progress = Callable[[str, int, int], object]
 
 def silent(stage: str, done: int, total: int) -> None:
     """The progress report that reports nothing."""
-
-
-def cache_folder() -> Path:
-    """The folder for what can be fetched or made again: TENONNX_CACHE, else ``tenonnx`` in the user's cache directory."""
-    chosen = os.environ.get("TENONNX_CACHE")
-    if chosen:
-        return Path(chosen).absolute()
-    shared = os.environ.get("XDG_CACHE_HOME", "")
-    if os.path.isabs(shared):  # the XDG specification has a relative one ignored
-        return Path(shared, "tenonnx")
-    try:
-        return Path.home() / ".cache" / "tenonnx"
-    except RuntimeError as error:
-        raise TenonnxError("the user has no home directory; set TENONNX_CACHE to a folder for pulled models") from error
 
 
 @dataclass(frozen=True)
