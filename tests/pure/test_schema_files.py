@@ -100,10 +100,12 @@ def test_strings_and_empty_tensors_stay_in_the_model(tmp_path):
 
 def test_external_data_of_the_same_folder_is_left_where_it_lies(tmp_path):
     model = external_model(tmp_path)
-    data = (tmp_path / "old.onnx.data").stat()
+    data, before = (tmp_path / "old.onnx.data").read_bytes(), (tmp_path / "old.onnx.data").stat()
     save(model, tmp_path / "new.onnx")
     assert load(tmp_path / "new.onnx") == model
-    assert (tmp_path / "old.onnx.data").stat() == data and not (tmp_path / "new.onnx.data").exists()
+    after = (tmp_path / "old.onnx.data").stat()
+    assert (after.st_ino, after.st_mtime_ns) == (before.st_ino, before.st_mtime_ns)
+    assert (tmp_path / "old.onnx.data").read_bytes() == data and not (tmp_path / "new.onnx.data").exists()
 
 
 def test_external_data_of_another_folder_is_refused_before_anything_is_written(tmp_path):

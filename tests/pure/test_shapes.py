@@ -212,4 +212,9 @@ def test_as_onnx_infers(case: Case) -> None:
     made = {name for node in model.graph.node for name in node.output}
     for value in (*inferred.graph.value_info, *inferred.graph.output):
         if value.name in made and value.type.tensor_type.HasField("shape"):
-            assert context[value.name].dims == dims_of(value.type.tensor_type.shape)
+            # onnx numbers the symbols that it makes up; a twin with other nodes may count differently.
+            assert unnamed(context[value.name].dims) == unnamed(dims_of(value.type.tensor_type.shape))
+
+
+def unnamed(dims):
+    return [None if isinstance(dim, str) and dim.startswith("unk__") else dim for dim in dims]
