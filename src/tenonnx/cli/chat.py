@@ -69,11 +69,24 @@ def chat(
     )
     cache = conversation.context.cache
     tell(f"context {cache.capacity} tokens, cache {size(cache.nbytes)}; /reset starts anew, /exit or Ctrl-D ends")
-    while (said := _read()) is not None:
+    while _turn(conversation, max_tokens, stop or ()):
+        pass
+
+
+def _turn(conversation: Conversation, max_tokens: int | None, stop: Sequence[str]) -> bool:
+    """Read one line and answer it; False at the end. On a terminal Ctrl-C ends the turn, wherever it strikes."""
+    try:
+        said = _read()
         if said == "/reset":
             conversation.reset()
         elif said:
-            _answer(conversation, said, max_tokens, stop or ())
+            _answer(conversation, said, max_tokens, stop)
+        return said is not None
+    except KeyboardInterrupt:
+        if not sys.stdin.isatty():
+            raise
+        print()
+        return True
 
 
 def _answer(conversation: Conversation, said: str, max_tokens: int | None, stop: Sequence[str]) -> None:
@@ -87,7 +100,7 @@ def _answer(conversation: Conversation, said: str, max_tokens: int | None, stop:
 
 
 def _read() -> str | None:
-    """The user's next line, None at the end. On a terminal it can be edited, and Ctrl-C discards it."""
+    """The user's next line, None at the end. On a terminal it can be edited."""
     prompt = ""
     if sys.stdin.isatty():
         prompt = "> "
@@ -97,9 +110,4 @@ def _read() -> str | None:
         said = input(prompt).strip()
     except EOFError:
         return None
-    except KeyboardInterrupt:
-        if not prompt:
-            raise
-        print()
-        return ""
     return None if said == "/exit" else said
