@@ -46,8 +46,9 @@ def check(model: Any, data_root: str | os.PathLike[str] | None = None) -> list[D
 
 
 def raise_errors(model: Any, data_root: str | os.PathLike[str] | None = None) -> None:
-    """``CheckError`` with every error that the storage contract's rules find, when there is one."""
-    found = list(check_structs(model, None if data_root is None else DataRoot(data_root)))
+    """``CheckError`` with every error that the rules on storage and on tensors find, when there is one."""
+    root = None if data_root is None else DataRoot(data_root)
+    found = [*check_structs(model, root), *check_tensors(model, root)]
     for scope in ModelIndex(model).scopes():
         found += check_aliases(scope)
     errors = [str(diagnostic) for diagnostic in found if diagnostic.severity == "error"]
