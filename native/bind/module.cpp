@@ -9,12 +9,14 @@
 #include <string>
 #include <vector>
 
+#include "bind/without_gil.hpp"
 #include "core/isa.hpp"
 #include "core/kernel.hpp"
 #include "core/ledger.hpp"
 #include "core/struct_size.hpp"
 #include "runtime/pool.hpp"
 #include "runtime/program.hpp"
+#include "runtime/stack.hpp"
 
 namespace nb = nanobind;
 using namespace tenonnx;
@@ -79,12 +81,14 @@ nb::object run_kernel(const std::string& name, nb::list inputs, nb::list outputs
   const std::string problem = kernel->validate(args);
   if (!problem.empty()) throw nb::value_error((name + ": " + problem).c_str());
   {
-    nb::gil_scoped_release release;
-    Team team(threads > 0 ? threads : default_threads());
-    KernelCall call{kernel, args, kernel->tasks(args), 1};
-    call.grain = std::max<int64_t>(1, call.tasks / (4 * team.threads()));
-    team.begin((call.tasks + call.grain - 1) / call.grain, KernelCall::run, &call);
-    team.finish();
+    WithoutGil released;
+    with_stack([&] {
+      Team team(threads > 0 ? threads : default_threads());
+      KernelCall call{kernel, args, kernel->tasks(args), 1};
+      call.grain = std::max<int64_t>(1, call.tasks / (4 * team.threads()));
+      team.begin((call.tasks + call.grain - 1) / call.grain, KernelCall::run, &call);
+      team.finish();
+    });
   }
   if (fault.code == 0) return nb::none();
   return nb::make_tuple(fault.code, fault.found, fault.low, fault.high, fault.where);
@@ -181,8 +185,8 @@ class Lease {
     if (!program_.runs(first, last)) throw nb::value_error("no such native steps");
     Failure failure;
     {
-      nb::gil_scoped_release release;
-      failure = program_.execute(run, first, last, std::max(1, threads));
+      WithoutGil released;
+      with_stack([&] { failure = program_.execute(run, first, last, std::max(1, threads)); });
     }
     if (failure.step < 0) return nb::none();
     const Fault& f = failure.fault;
@@ -206,6 +210,8 @@ class Lease {
 }  // namespace
 
 NB_MODULE(_native, m) {
+  nb::set_leak_warnings(false);  // a thread that still computes when the interpreter ends keeps its objects
+
   m.def("run_kernel", &run_kernel, nb::arg("name"), nb::arg("inputs"), nb::arg("outputs"), nb::arg("ints") = std::vector<int64_t>{},
         nb::arg("floats") = std::vector<double>{}, nb::arg("threads") = 0, nb::arg("isa") = "",
         "Validate and run one kernel over tensors given as (address, element type, dims, strides in elements), None for an absent "

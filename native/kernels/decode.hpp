@@ -26,6 +26,8 @@ static inline T load_from(const byte* at) {
 
 static inline float half_at(const byte* at) { return half_to_float(load_from<uint16_t>(at)); }
 
+static inline Bytes in_each(uint8_t value) { return Bytes{} + value; }
+
 static inline Bytes low_nibbles(Bytes packed) { return packed & 15; }
 static inline Bytes high_nibbles(Bytes packed) { return packed >> 4; }
 static inline Bytes crumbs(Bytes packed, int place) { return packed >> uint8_t(2 * place) & 3; }

@@ -28,7 +28,7 @@ struct Q3_K {
     for (int run = 0; run < 16; ++run) {
       const int low = int(block[96 + run % 8]) >> run / 8 * 4 & 15, high = int(block[104 + run % 4]) >> run / 4 * 2 & 3;
       const Bytes codes = crumbs(bytes_at(block + 32 + run / 8 * 32 + run % 2 * 16), run / 2 % 4);
-      const Bytes third = where_set(bytes_at(block + run % 2 * 16), Bytes{} + uint8_t(1 << run / 2), 4);
+      const Bytes third = where_set(bytes_at(block + run % 2 * 16), in_each(uint8_t(1 << run / 2)), 4);
       store_scaled(out + 16 * run, (codes | third) - 4, d * float((low | high << 4) - 32));
     }
   }
@@ -71,7 +71,7 @@ struct Q5_K {
     for (int run = 0; run < 8; run += 2) {
       for (int half = 0; half < 2; ++half) {
         const Bytes packed = bytes_at(block + 48 + 16 * run + 16 * half), fifth = bytes_at(block + 16 + 16 * half);
-        const Bytes first = where_set(fifth, Bytes{} + uint8_t(1 << run), 16), second = where_set(fifth, Bytes{} + uint8_t(2 << run), 16);
+        const Bytes first = where_set(fifth, in_each(uint8_t(1 << run)), 16), second = where_set(fifth, in_each(uint8_t(2 << run)), 16);
         float* to = out + 32 * run + 16 * half;
         store_affine(to, low_nibbles(packed) | first, header.scale[run], header.minimum[run]);
         store_affine(to + 32, high_nibbles(packed) | second, header.scale[run + 1], header.minimum[run + 1]);

@@ -1,17 +1,19 @@
 #include "runtime/pool.hpp"
 
+#include <pthread.h>
 #include <sched.h>
-#include <unistd.h>
 
 #include <algorithm>
 #include <atomic>
 #include <condition_variable>
+#include <memory>
 #include <mutex>
 #include <thread>
-#include <vector>
 #if defined(__x86_64__)
 #include <immintrin.h>
 #endif
+
+#include "runtime/stack.hpp"
 
 namespace tenonnx {
 namespace {
@@ -30,11 +32,11 @@ class Pool {
  public:
   std::mutex in_use;
 
-  void grow(int workers) {
-    for (int i = int(workers_.size()); i < workers; ++i) {
-      workers_.emplace_back([this, i] { loop(i); });
-      workers_.back().detach();  // a worker only ever waits: it needs no farewell at exit
-    }
+  // Starts workers up to `wanted`; how many of those there are, which may be fewer where the system gives no more threads.
+  int grow(int wanted) {
+    // A worker only ever waits: it needs no farewell at exit.
+    while (workers_ < wanted && start_thread(&Pool::enter, this, false)) ++workers_;
+    return std::min(workers_, wanted);
   }
 
   void begin(int helpers, int64_t count, Team::Body body, void* context) {
@@ -74,6 +76,12 @@ class Pool {
     return open;
   }
 
+  static void* enter(void* pool) {
+    Pool& self = *static_cast<Pool*>(pool);
+    self.loop(self.entered_.fetch_add(1));
+    return nullptr;
+  }
+
   void loop(int worker) {
     uint64_t done = 0;
     for (int idle = 0;;) {
@@ -98,7 +106,7 @@ class Pool {
     }
   }
 
-  std::vector<std::thread> workers_;
+  int workers_ = 0;
   std::mutex wake_;
   std::condition_variable start_;
   Team::Body body_ = nullptr;
@@ -108,20 +116,20 @@ class Pool {
   alignas(64) std::atomic<int64_t> next_{0};
   alignas(64) std::atomic<uint64_t> generation_{0};
   alignas(64) std::atomic<int> inside_{0};
-  std::atomic<int> parked_{0};
+  std::atomic<int> parked_{0}, entered_{0};
 };
 
-// A child of fork() has none of its parent's threads: it gets a pool of its own. The old one is leaked on purpose.
+std::atomic<Pool*> instance{nullptr};
+
+// Without a lock, which a thread that fork() leaves behind could hold. A child has none of its parent's threads and gets a
+// pool of its own; the old one is leaked on purpose.
 Pool& pool() {
-  static std::mutex mutex;
-  static Pool* instance = nullptr;
-  static pid_t owner = 0;
-  std::lock_guard<std::mutex> lock(mutex);
-  if (instance == nullptr || owner != getpid()) {
-    instance = new Pool;
-    owner = getpid();
-  }
-  return *instance;
+  static const int at_fork = pthread_atfork(nullptr, nullptr, [] { instance.store(nullptr); });
+  static_cast<void>(at_fork);
+  Pool* found = instance.load();
+  if (found != nullptr) return *found;
+  auto made = std::make_unique<Pool>();
+  return instance.compare_exchange_strong(found, made.get()) ? *made.release() : *found;
 }
 
 // Tasks begun by a caller that works alone; one run at a time per thread.
@@ -134,8 +142,10 @@ thread_local Alone alone{};
 
 }  // namespace
 
-Team::Team(int threads) : threads_(threads > 1 && pool().in_use.try_lock() ? threads : 1) {
-  if (threads_ > 1) pool().grow(threads_ - 1);
+Team::Team(int threads) : threads_(1) {
+  if (threads < 2 || !pool().in_use.try_lock()) return;
+  threads_ += pool().grow(threads - 1);
+  if (threads_ == 1) pool().in_use.unlock();
 }
 
 Team::~Team() {

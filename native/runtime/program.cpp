@@ -79,6 +79,7 @@ std::unique_ptr<Run> Program::acquire() {
       idle_.pop_back();
       return run;
     }
+    idle_.reserve(++runs_);  // so that release() never has to allocate
   }
   auto run = std::make_unique<Run>();
   run->arena_ = Buffer(size_t(arena_bytes_), Purpose::arena);

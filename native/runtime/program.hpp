@@ -74,6 +74,7 @@ class Program {
   std::vector<int64_t> slot_bytes_;
   std::mutex mutex_;
   std::vector<std::unique_ptr<Run>> idle_;
+  size_t runs_ = 0;
 };
 
 }  // namespace tenonnx

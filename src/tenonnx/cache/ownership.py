@@ -11,6 +11,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from itertools import pairwise
 from typing import NamedTuple
+from weakref import WeakKeyDictionary
 
 import numpy as np
 
@@ -89,22 +90,26 @@ class _Registry:
     def forget(self) -> None:
         """Start empty; a child of fork() has none of its parent's running calls."""
         self._lock = threading.Lock()
-        self._held: dict[int, tuple[Sequence[Extent], Sequence[Extent]]] = {}
-        self._next = 0
+        # Weak: a call that Ctrl-C ends between two instructions leaves nothing behind when its ticket goes.
+        self._held: WeakKeyDictionary[_Ticket, tuple[Sequence[Extent], Sequence[Extent]]] = WeakKeyDictionary()
 
-    def enter(self, writes: Sequence[Extent], reads: Sequence[Extent]) -> int:
+    def enter(self, ticket: _Ticket, writes: Sequence[Extent], reads: Sequence[Extent]) -> None:
         with self._lock:
             for written, read in self._held.values():
                 _refuse(writes, written, "has bound this storage as writable")
                 _refuse(reads, written, "has bound this storage as writable")
                 _refuse(writes, read, "reads this storage, which this call would write")
-            self._next += 1
-            self._held[self._next] = writes, reads
-            return self._next
+            self._held[ticket] = writes, reads
 
-    def leave(self, ticket: int) -> None:
+    def leave(self, ticket: _Ticket) -> None:
         with self._lock:
             self._held.pop(ticket, None)
+
+
+class _Ticket:
+    """Stands for one running call."""
+
+    __slots__ = ("__weakref__",)
 
 
 def _refuse(mine: Sequence[Extent], held: Sequence[Extent], what: str) -> None:
@@ -142,8 +147,9 @@ def owned(writes: Sequence[Extent], reads: Sequence[Extent]) -> Iterator[None]:
     of them, or reads one that this call writes.
     """
     _check_distinct(writes, reads)
-    ticket = _registry.enter(writes, reads)
+    ticket = _Ticket()
     try:
+        _registry.enter(ticket, writes, reads)
         yield
     finally:
         _registry.leave(ticket)

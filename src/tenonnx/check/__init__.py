@@ -47,11 +47,12 @@ def check(model: Any, data_root: str | os.PathLike[str] | None = None) -> list[D
 
 
 def raise_errors(model: Any, data_root: str | os.PathLike[str] | None = None) -> None:
-    """``CheckError`` with every error that the storage contract's rules find, when there is one.
+    """``CheckError`` with every error that the rules on storage and on tensors find, when there is one.
 
     Only what the graph reaches is looked at: packs are passed over when they are loaded, and never make a model unfit to run.
     """
-    found = list(check_structs(model, None if data_root is None else DataRoot(data_root), all_types=False))
+    root = None if data_root is None else DataRoot(data_root)
+    found = [*check_structs(model, root, all_types=False), *check_tensors(model, root)]
     for scope in ModelIndex(model).scopes():
         found += check_aliases(scope)
     errors = [str(diagnostic) for diagnostic in found if diagnostic.severity == "error"]

@@ -7,6 +7,7 @@ from typing import Annotated
 import typer
 
 from tenonnx.cli import chat, check, convert, demo, generate, inspect, packs, pull, quantize
+from tenonnx.cli.common import leave_unwritable, open_closed_streams
 
 # Plain help and errors: rich would cost every command its import.
 app = typer.Typer(
@@ -55,4 +56,8 @@ def _options(
 
 def main() -> None:
     """The ``tenonnx`` command."""
-    app()
+    open_closed_streams()
+    try:
+        app()
+    except OSError as error:
+        leave_unwritable(error)

@@ -48,8 +48,9 @@ def command(example: str) -> Callable[[Callable[P, None]], Callable[P, None]]:
                 fail(str(error))
             except MemoryError as error:
                 fail(f"out of memory: {error}".rstrip(": "))
-            except BrokenPipeError:
-                _leave_broken_pipe()
+            except BrokenPipeError:  # the reader has left, as `| head` does
+                _drop_output()
+                raise SystemExit(FAILED) from None
             except KeyboardInterrupt:
                 raise SystemExit(INTERRUPTED) from None
 
@@ -66,8 +67,22 @@ def fail(message: str, code: int = FAILED) -> NoReturn:
 
 
 def tell(line: str) -> None:
-    """A line for the reader, on standard error, beside the command's result."""
-    print(line, file=sys.stderr, flush=True)
+    """A line for the reader, on standard error, beside the command's result; lost where that cannot be written."""
+    with contextlib.suppress(OSError):
+        print(line, file=sys.stderr, flush=True)
+
+
+def open_closed_streams() -> None:
+    """Standard streams that the caller has closed lead nowhere; else a model's file would get their number, and be written."""
+    for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
+        if getattr(sys, name) is None:
+            setattr(sys, name, open(os.devnull, mode))  # noqa: SIM115 -- open for the rest of the process
+
+
+def leave_unwritable(error: OSError) -> NoReturn:
+    """End a command whose output could not be written, as on a full disk."""
+    _drop_output()
+    fail(f"{error.filename or 'standard output'}: {error.strerror or error}; make room there, or name another place")
 
 
 def _accept_any_text() -> None:
@@ -78,10 +93,9 @@ def _accept_any_text() -> None:
             reconfigure(errors="replace")
 
 
-def _leave_broken_pipe() -> NoReturn:
-    # The reader has left, as `| head` does. What is buffered must not be flushed at exit into the closed pipe.
+def _drop_output() -> None:
+    # What is buffered must not be written at exit, which would fail once more.
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-    raise SystemExit(FAILED)
 
 
 def print_json(value: Any) -> None:

@@ -92,12 +92,15 @@ def slice_(builder: Builder, node: Any) -> bool:
     names = [number for number, name in enumerate(node.input[1:]) if name]
     given = dict(zip(names, bounds, strict=True))
     starts, ends = given.get(0), given.get(1)
-    if starts is None or ends is None or any(bound is None for bound in bounds):
+    if starts is None or ends is None or any(bound is None or bound.dtype.kind != "i" for bound in bounds):
+        return False
+    if starts.ndim != 1 or any(bound.shape != starts.shape for bound in bounds if bound is not None):
         return False
     axes, steps = given.get(2), given.get(3)
     axes = np.arange(len(starts)) if axes is None else axes
     steps = np.ones(len(starts), np.int64) if steps is None else steps
-    if (steps < 1).any():
+    rank = len(source.dims)
+    if (steps < 1).any() or (axes < -rank).any() or (axes >= rank).any():
         return False
     begin, strides = 0, list(source.strides)
     for start, end, axis, step in zip(starts.tolist(), ends.tolist(), axes.tolist(), steps.tolist(), strict=True):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Mapping, Sequence
+from functools import cache
 from typing import Any
 
 from tenonnx.errors import CheckError
@@ -25,6 +26,8 @@ from tenonnx.structs import Recognizer
 
 _RULES = {**elementwise.RULES, **movement.RULES, **decoder.RULES}
 
+_OLDEST_OPSET = 13  # that the rules say the meaning of; before, Softmax had another default, and Add of opset 6 another broadcast
+
 
 class Planner:
     """What planning needs of a model whatever its input shapes; safe to share between threads."""
@@ -36,6 +39,7 @@ class Planner:
         self.aliases = self.inference.aliases
         self.formats: dict[str, str] = {}  # of struct initializers, where the catalogue knows them
         self.weights = self._weights()
+        self._opset = min((entry.version for entry in model.opset_import if entry.domain in ("", "ai.onnx")), default=0)
         self._lock = threading.Lock()
 
     def _weights(self) -> dict[str, Weight]:
@@ -87,10 +91,32 @@ class Planner:
         return plan
 
     def _lower(self, builder: Builder, position: int, node: Any) -> None:
-        rules = decoder.DOMAIN_RULES if node.domain == DOMAIN else _RULES if node.domain in ("", "ai.onnx") else {}
+        standard = node.domain in ("", "ai.onnx") and self._opset >= _OLDEST_OPSET
+        rules = decoder.DOMAIN_RULES if node.domain == DOMAIN else _RULES if standard else {}
         rule = rules.get(node.op_type)
+        if rule is not None and standard:
+            self._check_ports(position, node)
         if rule is None or not rule(builder, node):
             foreign(builder, position, node)
+
+    def _check_ports(self, position: int, node: Any) -> None:
+        inputs, outputs = _needed_ports(node.op_type)
+        for kind, names, needed in (("input", node.input, inputs), ("output", node.output, outputs)):
+            named = [bool(name) for name in names[:needed]]
+            if len(named) < needed or not all(named):
+                raise CheckError(
+                    f"{self.index.main.describe(position)}: has {list(names)} as its {kind}s, but the operator needs the first "
+                    f"{needed}; name them"
+                )
+
+
+@cache
+def _needed_ports(op_type: str) -> tuple[int, int]:
+    """How many inputs and outputs a standard operator cannot do without."""
+    from onnx import defs
+
+    schema = defs.get_schema(op_type)
+    return schema.min_input, schema.min_output
 
 
 def _results(builder: Builder, names: list[str]) -> dict[str, Value]:

@@ -40,6 +40,8 @@ class InputSpec:
             raise BindingError(
                 f"input {self.name!r}: the model declares it READ_ONLY; pass the array itself, not writable(array)"
             )
+        if type(value) is not np.ndarray and hasattr(value, "filled"):  # np.ma itself loads when first named
+            raise BindingError(f"input {self.name!r}: found a masked array, whose mask would be lost; pass filled(value) of it")
         if isinstance(value, (bool, int, float)) and not isinstance(value, np.generic):
             value = self._scalar(value)
         if not isinstance(value, (np.ndarray, np.generic)):
@@ -99,6 +101,8 @@ def named_inputs(specs: Mapping[str, InputSpec], given: Mapping[str, Any], fed: 
 
 def output_arrays(plan: ExecutionPlan, out: Mapping[str, np.ndarray] | None) -> dict[str, np.ndarray]:
     """An array for each graph output that owns its storage: the caller's, or a new one."""
+    if not isinstance(out or {}, Mapping):
+        raise BindingError(f"out: expected arrays by output name, found {type(out).__name__}")
     given = dict(out or {})
     arrays: dict[str, np.ndarray] = {}
     for slot in plan.slots:

@@ -8,11 +8,15 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator
+from functools import cache
 from typing import Any, NamedTuple
 
 from tenonnx.errors import CheckError
 
 _MAX_DEPTH = 100  # of graphs inside graphs; a file cannot hold more than 33, since protobuf bounds its own nesting
+
+
+_DOMAIN = "tenonnx"
 
 
 class Port(NamedTuple):
@@ -141,7 +145,43 @@ class ModelIndex:
 
 
 def attributes(node: Any) -> dict[str, Any]:
-    """The attributes of a node by name, as Python values (tensors and graphs as messages)."""
+    """The attributes of a node by name, as Python values (tensors and graphs as messages).
+
+    Raises ``CheckError`` for one that has no value, or a value of another type than the operator's.
+    """
     from onnx import helper
 
-    return {attribute.name: helper.get_attribute_value(attribute) for attribute in node.attribute}
+    expected = _attribute_types(node.domain, node.op_type)
+    found = {}
+    for attribute in node.attribute:
+        have = _type_name(attribute.type)
+        want = expected.get(attribute.name, have)
+        if have != want or have == "UNDEFINED" or attribute.ref_attr_name:
+            held = f"refers to {attribute.ref_attr_name!r}" if attribute.ref_attr_name else f"is {have}"
+            raise CheckError(
+                f"node {node.name or ', '.join(node.output)} ({node.op_type}): attribute {attribute.name!r} {held}, "
+                f"expected {'a value' if want == 'UNDEFINED' else want}; set it, or leave it out for the operator's default"
+            )
+        found[attribute.name] = helper.get_attribute_value(attribute)
+    return found
+
+
+def _type_name(number: int) -> str:
+    from onnx import AttributeProto
+
+    kinds = AttributeProto.AttributeType
+    return kinds.Name(number) if number in kinds.values() else "UNDEFINED"
+
+
+@cache
+def _attribute_types(domain: str, op_type: str) -> dict[str, str]:
+    """Names of the types of an operator's attributes, of those that are known."""
+    from onnx import defs
+
+    if domain == _DOMAIN:
+        return {"axis": "INT", "batch_axis": "INT"}
+    try:
+        schema = defs.get_schema(op_type, "" if domain == "ai.onnx" else domain)
+    except defs.SchemaError:
+        return {}
+    return {name: attribute.type.name for name, attribute in schema.attributes.items()}

@@ -10,7 +10,9 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from tenonnx.errors import CheckError, ShapeError
+from tenonnx.schema.external import DataRoot
 from tenonnx.schema.messages import ModelProto
+from tenonnx.schema.payload import tensor_array
 from tenonnx.shapes.symbols import SymTensor, symbol_of
 
 DOMAIN = "tenonnx"
@@ -68,6 +70,7 @@ class Skeleton:
             target.input.add().CopyFrom(value)
         for tensor in source.initializer:
             if _is_small(tensor):
+                tensor_array(tensor, DataRoot(None))  # onnx takes dims on trust, whatever the content
                 target.initializer.add().CopyFrom(tensor)
             elif tensor.name not in defaults:
                 info = target.input.add(name=tensor.name)

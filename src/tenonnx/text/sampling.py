@@ -81,7 +81,8 @@ class Sampler:
         if options.temperature == 0 or options.top_k == 1:
             return best
         tokens = _most_probable(logits, options)
-        scaled = (logits[tokens] - logits[best]).astype(np.float64) / options.temperature
+        with np.errstate(over="ignore"):  # a temperature near 0 sends all but the best to -inf, as it should
+            scaled = (logits[tokens] - logits[best]).astype(np.float64) / options.temperature
         reached = np.cumsum(np.exp(scaled))
         drawn = np.searchsorted(reached, self._generator.random() * reached[-1], side="right")
         return int(tokens[min(drawn, tokens.size - 1)])

@@ -9,10 +9,12 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 from functools import cached_property
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from tenonnx.errors import OptionError, PayloadError, UnsupportedError
-from tenonnx.text.template import ChatTemplate
+
+if TYPE_CHECKING:
+    from tenonnx.text.template import ChatTemplate
 
 
 class Tokenizer:
@@ -91,6 +93,8 @@ class Tokenizer:
                 "the model has no chat template (metadata tenonnx.chat_template), as base models do; "
                 "use `tenonnx generate` without --system, with the whole text as its prompt"
             )
+        from tenonnx.text.template import ChatTemplate  # Jinja, which most uses of a model do not need
+
         eos = sorted(self.eos)[:1]
         ids = {"bos": self.bos, "eos": eos[0] if eos else None, "unk": self._special.get("unk"), "pad": self._special.get("pad")}
         texts = {f"{name}_token": self._tokenizer.id_to_token(token) or "" for name, token in ids.items() if token is not None}
