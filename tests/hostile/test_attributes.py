@@ -57,6 +57,13 @@ def test_an_axis_of_an_update_that_is_no_number(value: Any) -> None:
         Session(model).new_cache(8)
 
 
+def test_an_update_with_an_empty_name() -> None:
+    model = cache_model()
+    next(node for node in model.graph.node if node.op_type == "CacheUpdate").input[2] = ""
+    with pytest.raises(TenonnxError, match="CacheUpdate"):
+        Session(model)
+
+
 @pytest.mark.parametrize("op", ["Cast", "Neg", "Add", "Softmax"])
 def test_a_needed_input_left_out(op: str) -> None:
     with pytest.raises(TenonnxError, match=op):
@@ -80,6 +87,37 @@ def test_bounds_of_a_slice_that_are_no_integers() -> None:
     g.constant("k", np.array([1.5], np.float32))
     with pytest.raises(TenonnxError, match="Slice"):
         Session(g.model).run({"x": X, "i": np.zeros(2, np.int64)})
+
+
+@pytest.mark.parametrize("dims", [[4], [2, 2], [0], [16]])
+def test_a_reshape_to_another_number_of_elements(dims: list[int]) -> None:
+    g = Graph()
+    g.input("x", FLOAT, ["n"])
+    g.constant("shape", np.array(dims, np.int64))
+    g.node("Reshape", ["x", "shape"], "y", allowzero=1)
+    g.output("y", FLOAT, None)
+    with pytest.raises(TenonnxError, match="Reshape"):
+        Session(g.model).run({"x": np.arange(8, dtype=np.float32)})
+
+
+def test_a_split_that_leaves_a_part_over() -> None:
+    g = Graph()
+    g.input("x", FLOAT, ["n"])
+    g.node("Split", ["x"], "a", "b", axis=0, num_outputs=3)
+    g.output("a", FLOAT, None)
+    g.output("b", FLOAT, None)
+    with pytest.raises(TenonnxError, match="Split"):
+        Session(g.model).run({"x": np.arange(8, dtype=np.float32)})
+
+
+@pytest.mark.parametrize("names", [["perm", "perm"], ["perm", "order"]])
+def test_attributes_given_twice_or_unknown(names: list[str]) -> None:
+    model = one("Transpose", "x", perm=[2, 0, 1]).model
+    attribute = model.graph.node[0].attribute.add()
+    attribute.CopyFrom(model.graph.node[0].attribute[0])
+    attribute.name = names[1]
+    with pytest.raises(TenonnxError, match=f"Transpose.*{names[1]}"):
+        Session(model).run({"x": X, "i": np.zeros(2, np.int64)})
 
 
 @pytest.mark.parametrize("opset", [8, 12, 13])

@@ -167,7 +167,7 @@ class Builder:
 
     def label(self, node: Any) -> str:
         """How steps and messages name a node."""
-        return f"{node.name or node.output[0]} ({node.op_type})"
+        return f"{node.name or ', '.join(node.output) or 'unnamed node'} ({node.op_type})"
 
     def step(self, kernel: str | None, label: str, inputs: list[Value | None], outputs: list[Value], **more: Any) -> DraftStep:
         """Add a kernel call and note the versions that it makes."""

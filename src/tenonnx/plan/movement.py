@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 
+from tenonnx.errors import ShapeError
 from tenonnx.plan.builder import INT32, INT64, UINT8, Builder, Weight, nbytes_of
 from tenonnx.plan.draft import Owner, Value, row_major
 from tenonnx.plan.types import Storage, WeightKey
@@ -18,6 +20,11 @@ def reshape(builder: Builder, node: Any) -> bool:
     source = builder.value(node.input[0])
     name = node.output[0]
     _, dims = builder.type_of(name)
+    if math.prod(dims) != source.size:
+        raise ShapeError(
+            f"{builder.label(node)}: gives {list(dims)}, but {node.input[0]!r} is {list(source.dims)}; "
+            "give dimensions with as many elements"
+        )
     view = source.reshaped(dims, name)
     if view is None:
         if builder.aliases.source(name) is not None:
@@ -62,6 +69,11 @@ def split(builder: Builder, node: Any) -> bool:
         _, dims = builder.type_of(name)
         parts.append(source.view(dims, source.strides, name, begin * source.strides[axis]))
         begin += dims[axis]
+    if begin != source.dims[axis]:
+        raise ShapeError(
+            f"{builder.label(node)}: its {len(parts)} outputs take {begin} of {source.dims[axis]} elements along axis {axis}; "
+            "name an output for each part"
+        )
     builder.define(node, *parts)
     return True
 

@@ -154,6 +154,11 @@ def attributes(node: Any) -> dict[str, Any]:
     expected = _attribute_types(node.domain, node.op_type)
     found = {}
     for attribute in node.attribute:
+        if attribute.name in found or (expected and attribute.name not in expected):
+            why = "twice" if attribute.name in found else "which the operator does not have"
+            raise CheckError(
+                f"node {node.name or ', '.join(node.output)} ({node.op_type}): has attribute {attribute.name!r} {why}; remove it"
+            )
         have = _type_name(attribute.type)
         want = expected.get(attribute.name, have)
         if have != want or have == "UNDEFINED" or attribute.ref_attr_name:

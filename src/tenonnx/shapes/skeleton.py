@@ -100,7 +100,7 @@ class Skeleton:
                 raise CheckError(f"{where}: StructDecode takes one structured initializer of the graph, found {list(node.input)}")
             set_tensor_type(target.input.add(name=node.output[0]), self._decoded_type(node.input[0]))
         elif node.op_type in ("CacheUpdate", "PagedCacheUpdate"):
-            if len(node.input) < 3 or len(node.output) != 1:
+            if len(node.input) < 3 or not all(node.input[:3]) or len(node.output) != 1:
                 raise CheckError(f"{where}: {node.op_type} takes a cache, values and a position, found {list(node.input)}")
             target.node.add(name=node.name, op_type="Identity", input=node.input[:1], output=node.output)
         else:
