@@ -217,24 +217,9 @@ def cache_update_alias(scope: Scope, aliases: AliasMap) -> Iterator[Diagnostic]:
             )
 
 
-def nested_aliases(scope: Scope, aliases: AliasMap) -> Iterator[Diagnostic]:
-    """Aliases inside control flow and local functions are more than this version runs."""
-    if scope.parent is None and scope.path == "graph":
-        return
-    for alias in aliases.aliases:
-        yield Diagnostic(
-            "error",
-            "limit",
-            "nested-aliases",
-            scope.describe(alias.node),
-            f"output {alias.output!r} aliases {alias.source!r} in a body; this version updates caches in the main graph alone",
-        )
-
-
-RULES: tuple[Rule, ...] = (
-    alias_ports,
-    alias_kind,
-    one_alias_per_output,
+# What any body must say rightly, whatever it is bound to; and what holds of the storage of one whole graph.
+LOCAL_RULES: tuple[Rule, ...] = (alias_ports, alias_kind, one_alias_per_output, cache_update_alias)
+STORAGE_RULES: tuple[Rule, ...] = (
     alias_of_agrees,
     alias_cycle,
     read_write_inputs,
@@ -243,13 +228,11 @@ RULES: tuple[Rule, ...] = (
     alias_reader,
     aliased_outputs,
     stale_outputs,
-    cache_update_alias,
-    nested_aliases,
 )
 
 
-def check_aliases(scope: Scope) -> Iterator[Diagnostic]:
-    """All findings of all rules in one scope."""
+def check_graph(scope: Scope) -> Iterator[Diagnostic]:
+    """All findings of these rules in one graph."""
     aliases = AliasMap(scope)
-    for rule in RULES:
+    for rule in (*LOCAL_RULES, *STORAGE_RULES):
         yield from rule(scope, aliases)

@@ -18,7 +18,7 @@ from tenonnx.plan.regions import foreign, merged
 from tenonnx.plan.schedule import live, ordered
 from tenonnx.plan.types import ExecutionPlan, Storage
 from tenonnx.plan.verify import verify
-from tenonnx.schema.graph import ModelIndex
+from tenonnx.schema.flatten import flattened
 from tenonnx.schema.messages import as_model
 from tenonnx.shapes import Inference, ShapesContext
 from tenonnx.shapes.skeleton import DOMAIN
@@ -33,8 +33,8 @@ class Planner:
     """What planning needs of a model whatever its input shapes; safe to share between threads."""
 
     def __init__(self, model: Any) -> None:
-        self.model = model = as_model(model)
-        self.index = ModelIndex(model)
+        self.index = flattened(as_model(model))
+        self.model = model = self.index.model
         self.inference = Inference(model, self.index)
         self.aliases = self.inference.aliases
         self.formats: dict[str, str] = {}  # of struct initializers, where the catalogue knows them

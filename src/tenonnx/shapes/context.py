@@ -11,6 +11,7 @@ from typing import Any
 
 from tenonnx.alias import AliasMap
 from tenonnx.errors import AliasError, ShapeError
+from tenonnx.schema.flatten import flattened
 from tenonnx.schema.graph import ModelIndex
 from tenonnx.schema.messages import as_model
 from tenonnx.shapes.operators import check_update, updates
@@ -23,8 +24,8 @@ class Inference:
     """What does not depend on input shapes, prepared once per model and asked for many."""
 
     def __init__(self, model: Any, index: ModelIndex | None = None) -> None:
-        self.model = model = as_model(model)
-        self.index = index or ModelIndex(model)
+        self.index = index or flattened(as_model(model))
+        self.model = model = self.index.model
         self.aliases = AliasMap(self.index.main)
         self._decoded: dict[int, SymTensor] = {}
         self.skeleton = Skeleton(model, self.decoded)
