@@ -39,8 +39,8 @@ def check(model: Any, data_root: str | os.PathLike[str] | None = None) -> list[D
         flat = flattened(model)
         found += check_aliases(ModelIndex(model), flat)
     except TenonnxError as error:
-        kind = "limit" if isinstance(error, UnsupportedError) else "invalid"
-        found.append(Diagnostic("error", kind, "graph-names", "graph", str(error)))
+        limit = isinstance(error, UnsupportedError)
+        found.append(Diagnostic("error", "limit" if limit else "invalid", "graph-names", "graph", str(error)))
         return found
     if not any(diagnostic.severity == "error" for diagnostic in found):
         found += check_standard(flat)

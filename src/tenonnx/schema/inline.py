@@ -12,7 +12,7 @@ from tenonnx.schema.graph import Guard, Scope
 FunctionKey = tuple[str, str, str]  # domain, name, overload
 
 _MAX_CALLS = 100  # of functions inside functions
-_STANDARD = ("", "ai.onnx")
+STANDARD = ("", "ai.onnx")
 
 
 @dataclass
@@ -29,6 +29,10 @@ class Place:
     def of(self, name: str) -> str:
         """What a name stands for; absent inputs stay absent."""
         return self.names.get(name, name)
+
+    def child(self, node: Any) -> str:
+        """The path of what a node of this body holds."""
+        return f"{self.path}/{node.name or node.op_type}" if self.path else node.name or node.op_type
 
     def inside(self, path: str, guard: Guard | None = None) -> Place:
         """A place for a nested body, which sees all names of this one."""
@@ -113,16 +117,17 @@ def enter_function(node: Any, key: FunctionKey, scope: Scope, outer: Place) -> P
     attributes = {attribute.name: attribute for attribute in function.attribute_proto}
     attributes.update((attribute.name, attribute) for attribute in bound(node, outer))
     given = [*(outer.of(name) for name in node.input), *[""] * (len(scope.inputs) - len(node.input))]
-    path = f"{outer.path}/{node.name or node.output[0]}" if outer.path else node.name or node.output[0]
-    return Place(path, dict(zip(scope.inputs, given, strict=True)), {}, outer.frames, attributes, (*outer.calls, key))
+    return Place(
+        outer.child(node), dict(zip(scope.inputs, given, strict=True)), {}, outer.frames, attributes, (*outer.calls, key)
+    )
 
 
 def same_opsets(function: Any, versions: dict[str, int]) -> None:
     """Note the domains that a function imports; ``UnsupportedError`` where it wants another version of one than the model."""
     for opset in function.opset_import:
-        domain = "" if opset.domain in _STANDARD else opset.domain
+        domain = "" if opset.domain in STANDARD else opset.domain
         if versions.setdefault(domain, opset.version) != opset.version:
             raise UnsupportedError(
                 f"function {function.domain}.{function.name}: imports version {opset.version} of domain {domain!r}, the model "
-                f"{versions[domain]}, and a function that touches a cache is run as a part of the graph; convert it to one version"
+                f"{versions[domain]}; a function that touches a cache is run as a part of the graph: convert it to one version"
             )
