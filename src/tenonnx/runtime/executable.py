@@ -80,10 +80,12 @@ class Executable:
         lease = self._program.lease()
         try:
             lease.bind(slots)
+            ran: set[int] = set()  # regions in branches
             for first, last, region in self._segments:
                 if region is not None:
                     if lease.taken(first):
                         region.run(lease)
+                        ran.add(first)
                     continue
                 fault = lease.execute(first, last, self.threads)
                 if fault is not None:
@@ -92,7 +94,7 @@ class Executable:
                 if lease.address(value) != slots[slot] + offset:
                     names = self.plan.values[value].name, self.plan.slots[slot].name
                     raise AliasError(f"output {names[0]!r} is not at the address of {names[1]!r}")
-            return max((rows for step, rows in self._writes if step is None or lease.count(step)), default=0)
+            return max(rows for step, rows in self._writes if step is None or step in ran or lease.count(step))
         finally:
             lease.close()
 
@@ -114,9 +116,15 @@ class Executable:
 def _rows_written(plan: ExecutionPlan) -> list[tuple[int | None, int]]:
     """(step, rows) of each update in a branch; (None, rows) for the most rows of those that every run makes."""
     rows = {write.label: write.rows for write in plan.writes}
-    guarded = {step.label: number for number, step in enumerate(plan.steps) if step.guards and step.kernel == "cache_update"}
+    guarded = {
+        label: number
+        for number, step in enumerate(plan.steps)
+        if step.guards and not (step.kernel or "").startswith("check")
+        for label in step.label.split(" + ")
+        if label in rows
+    }
     always = max((count for label, count in rows.items() if label not in guarded), default=0)
-    return [(None, always), *((number, rows[label]) for label, number in guarded.items() if label in rows)]
+    return [(None, always), *((number, rows[label]) for label, number in guarded.items())]
 
 
 def _fixed_arrays(plan: ExecutionPlan, weights: Weights) -> dict[int, np.ndarray]:
