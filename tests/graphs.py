@@ -5,6 +5,8 @@ Numbers are small integers, so that every engine gives the same bits.
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -33,10 +35,21 @@ class Growing:
         self.pool: dict[str, Shape] = {}
         self.rng = np.random.default_rng(draw(st.integers(0, 2**16)))
         self.count = 0
+        self.inner: Graph | None = None  # the body that nodes now go to
 
     @property
     def g(self) -> Graph:
-        return self.case.graph
+        return self.inner or self.case.graph
+
+    @contextmanager
+    def body(self) -> Iterator[Graph]:
+        """Nodes added meanwhile go to a body, whose values nobody outside sees."""
+        outer, pool = self.inner, dict(self.pool)
+        self.inner = Graph()
+        try:
+            yield self.inner
+        finally:
+            self.inner, self.pool = outer, pool
 
     def name(self, kind: str) -> str:
         self.count += 1
@@ -56,7 +69,7 @@ class Growing:
     def add_input(self, shape: Shape, symbolic: bool = False) -> str:
         name = self.name("in")
         dims = [f"{name}_{axis}" for axis in range(len(shape))] if symbolic else list(shape)
-        self.g.input(name, FLOAT, dims)
+        self.case.graph.input(name, FLOAT, dims)
         self.case.inputs[name] = self.numbers(shape)
         self.pool[name] = shape
         return name
@@ -93,13 +106,15 @@ class Growing:
         name, shape = self.pick() or ("", ())
         if not name:
             return
-        mask = self.g.node(self.draw(st.sampled_from(["Less", "GreaterOrEqual", "Equal"])), [name, self.zero()], self.name("m"))
+        op = self.draw(st.sampled_from(["Less", "GreaterOrEqual", "Equal"]))
+        mask = self.g.node(op, [name, self.zero(shape)], self.name("m"))
         if self.draw(st.booleans()):
             mask = self.g.node("Not", [mask], self.name("m"))
-        self.made("Where", [mask, name, self.zero()], shape)
+        self.made("Where", [mask, name, self.zero(shape)], shape)
 
-    def zero(self) -> str:
-        return self.g.constant(self.name("k"), np.zeros(self.draw(st.sampled_from([(), (1,)])), np.float32))
+    def zero(self, shape: Shape) -> str:
+        dims = self.draw(st.sampled_from([(), (1,)])) if shape else ()
+        return self.g.constant(self.name("k"), np.zeros(dims, np.float32))
 
     def transpose(self) -> None:
         name, shape = self.pick(1) or ("", ())
@@ -223,8 +238,15 @@ def graphs(draw: st.DrawFn, engines: bool = True) -> Case:
     return growing.finish()
 
 
+Update = Callable[["Growing", str, dict[str, str]], None]
+
+
+def _plain_update(growing: Growing, cache: str, tips: dict[str, str]) -> None:
+    _update(growing, cache, tips)
+
+
 @st.composite
-def cached_graphs(draw: st.DrawFn, engines: bool = True) -> Case:
+def cached_graphs(draw: st.DrawFn, engines: bool = True, update: Update = _plain_update) -> Case:
     """Graphs with caches: chains of updates whose values may be made from the old content, and readers of every name."""
     growing = Growing(draw, engines)
     g, case = growing.g, growing.case
@@ -241,7 +263,7 @@ def cached_graphs(draw: st.DrawFn, engines: bool = True) -> Case:
     for _ in range(draw(st.integers(1, 4))):
         growing.grow(draw(st.integers(0, 4)))
         cache = draw(st.sampled_from(case.mutable))
-        _update(growing, cache, tips)
+        update(growing, cache, tips)
     growing.grow(draw(st.integers(0, 4)))
     for cache, tip in tips.items():
         if tip != cache:
@@ -265,7 +287,7 @@ def _update(growing: Growing, cache: str, tips: dict[str, str]) -> None:
     else:
         values = growing.add_input(dims)
     position = growing.name("position")
-    g.input(position, INT64, [])
+    growing.case.graph.input(position, INT64, [])
     growing.case.inputs[position] = np.array(start, np.int64)
     updated = g.update(tips[cache], values, position, growing.name("updated"), axis=axis - draw(st.sampled_from([0, len(shape)])))
     growing.pool.pop(tips[cache])  # later readers need what was updated
@@ -274,4 +296,74 @@ def _update(growing: Growing, cache: str, tips: dict[str, str]) -> None:
     tips[cache] = updated
 
 
-__all__ = ["BOOL", "Case", "cached_graphs", "graphs"]
+def _update_by_function(growing: Growing, cache: str, tips: dict[str, str]) -> None:
+    """Add(v, v), update and Neg(u) as a function of its own."""
+    draw, model = growing.draw, growing.case.graph.model
+    shape = growing.case.inputs[cache].shape
+    axis = draw(st.integers(0, len(shape) - 1))
+    rows = draw(st.integers(0, shape[axis]))
+    values = growing.add_input((*shape[:axis], rows, *shape[axis + 1 :]))
+    growing.case.graph.input(position := growing.name("position"), INT64, [])
+    growing.case.inputs[position] = np.array(draw(st.integers(0, shape[axis] - rows)), np.int64)
+    body = Graph()
+    body.node("Add", ["v", "v"], "vv")
+    body.update("c", "vv", "p", "u", axis=axis)
+    body.node("Neg", ["u"], "n")
+    name = f"Append{len(model.functions)}"
+    function = model.functions.add(name=name, domain="local", input=["c", "v", "p"], output=["u", "n"])
+    function.node.extend(body.body.node)
+    function.opset_import.extend(body.model.opset_import)
+    if not any(opset.domain == "local" for opset in model.opset_import):
+        model.opset_import.add(domain="local", version=1)
+    updated, negated = growing.name("updated"), growing.name("v")
+    growing.g.node(name, [tips[cache], values, position], updated, negated, domain="local")
+    growing.pool.pop(tips[cache])
+    growing.pool |= {updated: shape, negated: shape}
+    tips[cache] = updated
+
+
+def _update_in_branches(growing: Growing, cache: str, tips: dict[str, str], depth: int = 0) -> None:
+    """An If whose branches update the cache, or not, and give a value made from what they see."""
+    draw = growing.draw
+    old, flag = tips[cache], growing.name("flag")
+    growing.case.graph.input(flag, BOOL, [])
+    growing.case.inputs[flag] = np.array(draw(st.booleans()))
+    bodies, ends = [], []
+    for _ in range(2):
+        with growing.body() as body:
+            growing.grow(draw(st.integers(0, 2)))
+            for _ in range(draw(st.integers(0, 2))):
+                flow_update(growing, cache, tips, depth + 1)
+            growing.grow(draw(st.integers(0, 3)))
+            bodies.append(body)
+            ends.append((tips[cache], dict(growing.pool)))
+            tips[cache] = old
+    shapes = sorted({*ends[0][1].values()} & {*ends[1][1].values()})
+    shape = draw(st.sampled_from(shapes)) if shapes else None
+    updated, value = growing.name("updated"), growing.name("v")
+    for body, (tip, pool) in zip(bodies, ends, strict=True):
+        body.output(tip, FLOAT, None)
+        if shape is not None:
+            caches = {*growing.case.mutable, *tips.values(), tip}
+            fits = [name for name, have in pool.items() if have == shape and name not in caches and "updated" not in name]
+            if not fits:
+                fits = [body.constant(growing.name("k"), growing.numbers(shape))]
+            body.output(draw(st.sampled_from(fits)), FLOAT, None)
+    outputs = [updated] if shape is None else [updated, value]
+    growing.g.holding("If", [flag], *outputs, then_branch=bodies[0], else_branch=bodies[1])
+    growing.pool.pop(old)
+    growing.pool[updated] = growing.case.inputs[cache].shape
+    if shape is not None:
+        growing.pool[value] = shape
+    tips[cache] = updated
+
+
+def flow_update(growing: Growing, cache: str, tips: dict[str, str], depth: int = 0) -> None:
+    """An update that stands in the graph itself, in a function or in branches."""
+    kinds: list[Update] = [_update, _update_by_function]
+    if depth < 2:
+        kinds.append(lambda *args: _update_in_branches(*args, depth))
+    growing.draw(st.sampled_from(kinds))(growing, cache, tips)
+
+
+__all__ = ["BOOL", "Case", "cached_graphs", "flow_update", "graphs"]

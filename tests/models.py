@@ -59,6 +59,13 @@ class Graph:
     def update(self, cache: str, values: str, position: str, output: str, **attributes: int) -> str:
         return self.node("CacheUpdate", [cache, values, position], output, alias=(0, 0), domain=DOMAIN, **attributes)
 
+    def holding(self, op: str, inputs: Sequence[str], *outputs: str, **bodies: Graph) -> str:
+        """A node of control flow, with the bodies of other graphs in the making."""
+        node = self.body.node.add(op_type=op, name=outputs[0], input=inputs, output=outputs)
+        for key, graph in bodies.items():
+            node.attribute.add(name=key, type=5).g.CopyFrom(graph.body)
+        return outputs[0]
+
     def output(self, name: str, elem_type: int, dims: Dims, alias_of: str = "") -> None:
         value = self.body.output.add(name=name)
         declare(value, elem_type, dims)

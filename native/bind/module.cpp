@@ -137,9 +137,9 @@ ValueSpec value_of(nb::handle row) {
   return value;
 }
 
-// (kernel name or None for another engine's step, label, inputs, outputs, ints, floats, parallel, sync)
+// (kernel name or None for another engine's step, label, inputs, outputs, ints, floats, parallel, sync, guards)
 StepSpec step_of(nb::handle row, Isa isa) {
-  nb::tuple f = row_of(row, 8);
+  nb::tuple f = row_of(row, 9);
   StepSpec step;
   step.name = nb::cast<std::string>(f[1]);
   if (!f[0].is_none()) {
@@ -153,6 +153,10 @@ StepSpec step_of(nb::handle row, Isa isa) {
   step.floats = nb::cast<std::vector<double>>(f[5]);
   step.parallel = nb::cast<bool>(f[6]);
   step.sync = nb::cast<bool>(f[7]);
+  for (nb::handle guard : nb::cast<nb::list>(f[8])) {
+    nb::tuple pair = row_of(guard, 2);
+    step.guards.emplace_back(nb::cast<int>(pair[0]), nb::cast<bool>(pair[1]));
+  }
   return step;
 }
 
@@ -180,6 +184,8 @@ class Lease {
     bound_ = true;
   }
   uintptr_t address(int value) { return reinterpret_cast<uintptr_t>(bound().address(value)); }
+  bool taken(int step) { return program_.taken(bound(), step); }
+  int64_t count(int step) { return bound().count(step); }
   nb::object execute(int first, int last, int threads) {
     Run& run = bound();
     if (!program_.runs(first, last)) throw nb::value_error("no such native steps");
@@ -241,6 +247,8 @@ NB_MODULE(_native, m) {
   nb::class_<Lease>(m, "Lease")
       .def("bind", &Lease::bind, nb::arg("slots"))
       .def("address", &Lease::address, nb::arg("value"))
+      .def("taken", &Lease::taken, nb::arg("step"), "Whether the guards of a step hold now.")
+      .def("count", &Lease::count, nb::arg("step"), "How often a native step ran since the run was bound.")
       .def("execute", &Lease::execute, nb::arg("first"), nb::arg("last"), nb::arg("threads"))
       .def("close", &Lease::close);
 }

@@ -74,6 +74,20 @@ void run_update(const Args& a, int64_t begin, int64_t end) {
   }
 }
 
+// ---- cache_keep: in [cache], out [kept: the cache's own storage]: nothing is written. The branch of an If that does not
+// update a cache which the other updates.
+
+std::string validate_keep(const Args& a) {
+  REQUIRE_OK(check_call(a, {1, 1, 1, 1, 0, 0}));
+  REQUIRE(same_dims(a.in[0], a.out[0]) && a.in[0].dtype == a.out[0].dtype, "output %s is not the cache %s", describe(a.out[0]),
+          describe(a.in[0]));
+  return {};
+}
+
+int64_t no_task(const Args&) { return 0; }
+
+void run_keep(const Args&, int64_t, int64_t) {}
+
 // ---- check_position: in [position INT64 scalar or [batch]]; ints [limit]: faults unless 0 <= position <= limit.
 
 std::string validate_position(const Args& a) {
@@ -117,6 +131,7 @@ void run_indices(const Args& a, int64_t begin, int64_t end) {
 
 constexpr Kernel kernels[] = {
     {"cache_update", validate_update, tasks_update, run_update},
+    {"cache_keep", validate_keep, no_task, run_keep},
     {"check_position", validate_position, one_task, run_position},
     {"check_indices", validate_indices, one_task, run_indices},
 };

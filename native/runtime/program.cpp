@@ -61,6 +61,12 @@ void Program::check_step(size_t index) const {
       tensors.push_back(id < 0 ? Tensor{} : values_[size_t(id)].tensor);
     }
   }
+  for (const auto& [id, expected] : step.guards) {
+    const bool fits = id >= 0 && id < int(values_.size());
+    if (!fits || values_[size_t(id)].tensor.dtype != DType::Bool || values_[size_t(id)].tensor.size() != 1) {
+      throw std::invalid_argument("step " + std::to_string(index) + " is guarded by what is no BOOL value of one element");
+    }
+  }
   if (step.kernel == nullptr) return;  // run by another engine
   Fault fault;
   const Args call{tensors.data(), int(step.inputs.size()), tensors.data() + step.inputs.size(), int(step.outputs.size()),
@@ -84,6 +90,7 @@ std::unique_ptr<Run> Program::acquire() {
   auto run = std::make_unique<Run>();
   run->arena_ = Buffer(size_t(arena_bytes_), Purpose::arena);
   run->addresses_.resize(values_.size());
+  run->counts_.resize(steps_.size());
   for (const StepSpec& step : steps_) {
     for (const std::vector<int>* ids : {&step.inputs, &step.outputs})
       for (int id : *ids) run->tensors_.push_back(id < 0 ? Tensor{} : values_[size_t(id)].tensor);
@@ -99,6 +106,7 @@ void Program::release(std::unique_ptr<Run> run) {
 void Program::bind(Run& run, const std::vector<std::byte*>& slots) const {
   if (slots.size() != slot_bytes_.size()) throw std::invalid_argument("a run binds another number of slots than the plan has");
   run.fault_ = Fault{};
+  std::fill(run.counts_.begin(), run.counts_.end(), 0);
   if (run.slots_ == slots && !slots.empty()) return;
   run.slots_ = slots;
   for (size_t i = 0; i < values_.size(); ++i) {
@@ -124,6 +132,12 @@ bool Program::runs(int first, int last) const {
   if (first < 0 || first > last || last > int(steps_.size())) return false;
   for (int i = first; i < last; ++i)
     if (steps_[size_t(i)].kernel == nullptr) return false;
+  return true;
+}
+
+bool Program::taken(const Run& run, int step) const {
+  for (const auto& [id, expected] : steps_.at(size_t(step)).guards)
+    if ((*run.addresses_[size_t(id)] != std::byte{0}) != expected) return false;
   return true;
 }
 
@@ -180,13 +194,16 @@ Failure Program::execute(Run& run, int first, int last, int threads) const {
         end = i;
         break;
       }
+      if (!taken(run, i)) continue;
+      ++run.counts_[size_t(i)];
       slices.add(step.kernel, args(run, size_t(i), &run.fault_), team.threads());
     }
     if (slices.slices > 0) team.begin(slices.slices, Slices::run, &slices);
     int failed = -1;
     for (int i = begin; i < end && failed < 0; ++i) {
       const StepSpec& step = steps_[size_t(i)];
-      if (step.parallel) continue;
+      if (step.parallel || !taken(run, i)) continue;
+      ++run.counts_[size_t(i)];
       const Args call = args(run, size_t(i), &run.fault_);
       step.kernel->run(call, 0, step.kernel->tasks(call));
       if (run.fault_.code != 0) failed = i;

@@ -4,6 +4,7 @@
 #include <memory>
 #include <mutex>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "core/isa.hpp"
@@ -28,6 +29,7 @@ struct StepSpec {
   std::vector<int> inputs, outputs;  // value ids, -1 for an absent input
   std::vector<int64_t> ints;
   std::vector<double> floats;
+  std::vector<std::pair<int, bool>> guards;  // runs only where each BOOL value is as expected
   bool parallel = false;  // else the caller's thread runs it alone
   bool sync = false;      // all that came before must be done
 };
@@ -41,12 +43,14 @@ struct Failure {
 class Run {
  public:
   std::byte* address(int value) const { return addresses_.at(size_t(value)); }  // std::out_of_range for no value of the plan
+  int64_t count(int step) const { return counts_.at(size_t(step)); }  // times that a native step ran
 
  private:
   friend class Program;
   Buffer arena_;
   std::vector<std::byte*> slots_, addresses_;
   std::vector<Tensor> tensors_;  // arguments of all steps, in order
+  std::vector<int64_t> counts_;
   Fault fault_;
 };
 
@@ -60,6 +64,7 @@ class Program {
   void bind(Run& run, const std::vector<std::byte*>& slots) const;
   Failure execute(Run& run, int first, int last, int threads) const;
   bool runs(int first, int last) const;  // whether these steps exist and each has a kernel
+  bool taken(const Run& run, int step) const;  // whether its guards hold; std::out_of_range for no step of the plan
 
  private:
   void check_values() const;

@@ -28,8 +28,8 @@ def row(
     return (space, slot, offset, kind, list(dims), list(strides), at)
 
 
-def step(kernel: str | None, inputs: Any, outputs: Any, ints: Any = (), floats: Any = ()) -> tuple:
-    return (kernel, "step", list(inputs), list(outputs), list(ints), list(floats), False, False)
+def step(kernel: str | None, inputs: Any, outputs: Any, ints: Any = (), floats: Any = (), guards: Any = ()) -> tuple:
+    return (kernel, "step", list(inputs), list(outputs), list(ints), list(floats), False, False, list(guards))
 
 
 def program(values: list, steps: list, arena: int = 1024, slots: Any = ()) -> _native.Program:
@@ -202,7 +202,7 @@ def test_random_kernel_calls_on_small_memory(table: tuple[list, list]) -> None:
         try:
             program(
                 [(ARENA, -1, values[i][2] % 64, *values[i][3:6], 0) for i in range(len(values))],
-                [(kernel, "s", inputs, outputs, ints, floats, False, False)],
+                [step(kernel, inputs, outputs, ints, floats)],
             )
             _native.run_kernel(kernel, tensors[: len(inputs)], tensors[len(inputs) :], ints, floats, 2)
         except ERRORS:

@@ -34,6 +34,13 @@ class CacheUpdate(OpRun):
         return (updated(cache, values, position, -2 if axis is None else axis, batch_axis or 0),)
 
 
+class Evaluator(ReferenceEvaluator):
+    """Knows the update in the bodies of functions, too, for which it makes evaluators of its own class."""
+
+    def __init__(self, proto: Any, **more: Any) -> None:
+        super().__init__(proto, **{**more, "new_ops": [CacheUpdate]})
+
+
 Arrays = Mapping[str, np.ndarray]
 
 
@@ -46,7 +53,7 @@ def evaluate(model: Any, inputs: Arrays, decoded: Arrays | None = None) -> dict[
             plain.graph.initializer.append(numpy_helper.from_array((decoded or {})[node.input[0]], node.output[0]))
     del plain.graph.node[:]
     plain.graph.node.extend(nodes)
-    evaluator = ReferenceEvaluator(plain, new_ops=[CacheUpdate])
+    evaluator = Evaluator(plain)
     names = [output.name for output in plain.graph.output]
     results = evaluator.run(None, {name: np.array(value) for name, value in inputs.items()})
     return dict(zip(names, (np.asarray(result) for result in results), strict=True))

@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
 import pytest
 
 import tenonnx
 from tenonnx import CheckError, check
 from tenonnx.check import raise_errors
-from tenonnx.check.alias import RULES
+from tenonnx.check.alias import LOCAL_RULES, STORAGE_RULES
 from tenonnx.schema.messages import GraphProto, ValueAliasProto, ValueInfoProto, to_onnx
 from tests.models import FLOAT, INT64, Graph, cache_model, declare, spec_example
 
@@ -137,31 +138,33 @@ def test_an_alias_cycle_is_found_in_a_scope_that_has_one() -> None:
 
     scope = ModelIndex(cache_model()).main
     aliases = AliasMap(scope)
-    aliases._of = {"cache": Alias("cache", "updated", 1), "updated": Alias("updated", "cache", 1)}
-    aliases.aliases = list(aliases._of.values())
+    aliases.aliases = [Alias("cache", "updated", 1), Alias("updated", "cache", 1)]
+    aliases._of = {alias.output: [alias] for alias in aliases.aliases}
     assert {diagnostic.rule for diagnostic in alias_cycle(scope, aliases)} == {"alias-cycle"}
 
 
 def test_updates_in_a_body_are_a_limit_not_a_fault() -> None:
     g = Graph()
     g.input("cache", FLOAT, [8, 4], mutable=True)
-    g.input("flag", 9, [])
-    body = GraphProto(name="then")
+    g.constant("trips", np.array(2, np.int64))
+    body = GraphProto(name="body")
+    declare(body.input.add(name="i"), INT64, [])
+    declare(body.input.add(name="go"), 9, [])
+    declare(body.output.add(name="go"), 9, [])
     body.node.add(op_type="Identity", input=["cache"], output=["kept"]).output_alias.add(
         output_index=0, input_index=0, kind=ValueAliasProto.MUST_ALIAS
     )
     declare(body.output.add(name="kept"), FLOAT, [8, 4])
-    node = g.body.node.add(op_type="If", name="if", input=["flag"], output=["y"])
-    for name in ("then_branch", "else_branch"):
-        node.attribute.add(name=name, type=5).g.CopyFrom(body)
-    g.output("y", FLOAT, [8, 4])
+    node = g.body.node.add(op_type="Loop", name="loop", input=["trips", ""], output=["y"])
+    node.attribute.add(name="body", type=5).g.CopyFrom(body)
+    g.output("y", FLOAT, [2, 8, 4])
     found = [diagnostic for diagnostic in check(g.model) if diagnostic.rule == "nested-aliases"]
-    assert len(found) == 2 and found[0].kind == "limit" and "graph/if.then_branch" in found[0].where
+    assert len(found) == 1 and found[0].kind == "limit" and "graph/loop.body" in found[0].where
 
 
 def test_every_rule_of_this_version_has_a_model_that_breaks_it() -> None:
-    tested = {rule for rule, _, _ in BREAKS} | {"alias-cycle", "nested-aliases"}
-    named = {rule.__name__.replace("_", "-") for rule in RULES}
+    tested = {rule for rule, _, _ in BREAKS} | {"alias-cycle", "branch-roots"}
+    named = {rule.__name__.replace("_", "-") for rule in (*LOCAL_RULES, *STORAGE_RULES)}
     # One function reports both faults of alias_of.
     assert named - {"read-write-inputs"} <= tested and "alias-of-backed" in tested
 

@@ -6,7 +6,7 @@ import numpy as np
 from hypothesis import HealthCheck, given, settings
 
 from tenonnx import Session, writable
-from tests.graphs import Case, cached_graphs, graphs
+from tests.graphs import Case, cached_graphs, flow_update, graphs
 from tests.oracle.functional import evaluate
 
 SETTINGS = settings(max_examples=100, deadline=None, suppress_health_check=list(HealthCheck))
@@ -41,4 +41,10 @@ def test_mixed_graphs(case: Case) -> None:
 @SETTINGS
 @given(cached_graphs())
 def test_cached_graphs(case: Case) -> None:
+    check(case)
+
+
+@SETTINGS
+@given(cached_graphs(update=flow_update))
+def test_branches_and_functions(case: Case) -> None:
     check(case)

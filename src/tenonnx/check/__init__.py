@@ -6,14 +6,15 @@ import os
 from typing import Any
 
 from tenonnx.callables import make_callable
-from tenonnx.check.alias import check_aliases
+from tenonnx.check.bodies import check_aliases
 from tenonnx.check.compiled import check_compiled
 from tenonnx.check.diagnostics import Diagnostic
 from tenonnx.check.standard import check_standard
 from tenonnx.check.structs import check_structs
 from tenonnx.check.tensors import check_tensors
-from tenonnx.errors import CheckError, TenonnxError
+from tenonnx.errors import CheckError, TenonnxError, UnsupportedError
 from tenonnx.schema.external import DataRoot
+from tenonnx.schema.flatten import flattened
 from tenonnx.schema.graph import ModelIndex
 from tenonnx.schema.messages import as_model
 
@@ -35,14 +36,14 @@ def check(model: Any, data_root: str | os.PathLike[str] | None = None) -> list[D
     root = None if data_root is None else DataRoot(data_root)
     found = [*check_structs(model, root), *check_tensors(model, root), *check_compiled(model, root)]
     try:
-        index = ModelIndex(model)
+        flat = flattened(model)
+        found += check_aliases(ModelIndex(model), flat)
     except TenonnxError as error:
-        found.append(Diagnostic("error", "invalid", "graph-names", "graph", str(error)))
+        limit = isinstance(error, UnsupportedError)
+        found.append(Diagnostic("error", "limit" if limit else "invalid", "graph-names", "graph", str(error)))
         return found
-    for scope in index.scopes():
-        found += check_aliases(scope)
     if not any(diagnostic.severity == "error" for diagnostic in found):
-        found += check_standard(model, index)
+        found += check_standard(flat)
     return found
 
 
@@ -53,8 +54,7 @@ def raise_errors(model: Any, data_root: str | os.PathLike[str] | None = None) ->
     """
     root = None if data_root is None else DataRoot(data_root)
     found = [*check_structs(model, root, all_types=False), *check_tensors(model, root)]
-    for scope in ModelIndex(model).scopes():
-        found += check_aliases(scope)
+    found += check_aliases(ModelIndex(model), flattened(model))
     errors = [str(diagnostic) for diagnostic in found if diagnostic.severity == "error"]
     if errors:
         listed = "\n  ".join(errors)

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from itertools import combinations
 from typing import Any
 
 from tenonnx.alias import AliasMap
 from tenonnx.alias.resolver import is_mutable
 from tenonnx.check.diagnostics import Diagnostic
 from tenonnx.errors import AliasError
-from tenonnx.schema.graph import Scope
+from tenonnx.schema.flatten import FLOW
+from tenonnx.schema.graph import Scope, exclusive
 from tenonnx.schema.messages import ValueAliasProto
 
 _CACHE_OPERATORS = ("CacheUpdate", "PagedCacheUpdate")
@@ -138,11 +140,12 @@ def alias_fork(scope: Scope, aliases: AliasMap) -> Iterator[Diagnostic]:
     """Updates of one storage form a chain: no two are made from the same value."""
     for name in dict.fromkeys(alias.source for alias in aliases.aliases):
         forks = aliases.forks(name)
-        if len(forks) > 1:
+        together = [pair for pair in combinations(forks, 2) if not _exclusive(scope, pair[0].node, pair[1].node)]
+        if together:
             outputs = [alias.output for alias in forks]
             yield _error(
                 "alias-fork",
-                scope.describe(forks[1].node),
+                scope.describe(together[0][1].node),
                 f"{outputs} all take over the storage of {name!r}; let each update read the one before",
             )
 
@@ -151,6 +154,8 @@ def alias_reader(scope: Scope, aliases: AliasMap) -> Iterator[Diagnostic]:
     """A reader of an old name does not need a value made from the updated one."""
     for alias in aliases.aliases:
         for port in scope.readers.get(alias.source, ()):
+            if scope.nodes[port.node].domain == FLOW or _exclusive(scope, port.node, alias.node):
+                continue  # passes the storage on, or never meets the update
             if port.node > alias.node and _depends(scope, port.node, alias.node):
                 yield _error(
                     "alias-reader",
@@ -177,7 +182,36 @@ def _depends(scope: Scope, node: int, maker: int) -> bool:
 
 def _reads(scope: Scope, position: int) -> list[str]:
     nested = [name for child in scope.children.get(position, {}).values() for name in child.captured]
-    return [*scope.nodes[position].input, *nested]
+    conditions = [guard.condition for guard in scope.frames_of(position)]
+    return [*scope.nodes[position].input, *nested, *conditions]
+
+
+def _exclusive(scope: Scope, a: int, b: int) -> bool:
+    return exclusive(scope.frames_of(a), scope.frames_of(b))
+
+
+def branch_roots(scope: Scope, aliases: AliasMap) -> Iterator[Diagnostic]:
+    """The branches of an If give one output the storage of one cache."""
+    for name, sources in _joined(aliases).items():
+        roots = {aliases.root(source) if aliases.is_storage(source) else None for source in sources}
+        if len(roots) > 1:
+            found = [
+                f"{source!r} (storage of {aliases.root(source)!r})" if aliases.is_storage(source) else f"{source!r} (no cache)"
+                for source in sources
+            ]
+            yield _error(
+                "branch-roots",
+                scope.describe(scope.producer[name].node),
+                f"output {name!r} is {found[0]} in one branch and {found[1]} in the other; return the same cache from both, as "
+                "it was where a branch does not update it",
+            )
+
+
+def _joined(aliases: AliasMap) -> dict[str, list[str]]:
+    found: dict[str, list[str]] = {}
+    for alias in aliases.joins:
+        found.setdefault(alias.output, []).append(alias.source)
+    return found
 
 
 def aliased_outputs(scope: Scope, aliases: AliasMap) -> Iterator[Diagnostic]:
@@ -217,39 +251,23 @@ def cache_update_alias(scope: Scope, aliases: AliasMap) -> Iterator[Diagnostic]:
             )
 
 
-def nested_aliases(scope: Scope, aliases: AliasMap) -> Iterator[Diagnostic]:
-    """Aliases inside control flow and local functions are more than this version runs."""
-    if scope.parent is None and scope.path == "graph":
-        return
-    for alias in aliases.aliases:
-        yield Diagnostic(
-            "error",
-            "limit",
-            "nested-aliases",
-            scope.describe(alias.node),
-            f"output {alias.output!r} aliases {alias.source!r} in a body; this version updates caches in the main graph alone",
-        )
-
-
-RULES: tuple[Rule, ...] = (
-    alias_ports,
-    alias_kind,
-    one_alias_per_output,
+# What any body must say rightly, whatever it is bound to; and what holds of the storage of one whole graph.
+LOCAL_RULES: tuple[Rule, ...] = (alias_ports, alias_kind, one_alias_per_output, cache_update_alias)
+STORAGE_RULES: tuple[Rule, ...] = (
     alias_of_agrees,
     alias_cycle,
     read_write_inputs,
     alias_root,
     alias_fork,
     alias_reader,
+    branch_roots,
     aliased_outputs,
     stale_outputs,
-    cache_update_alias,
-    nested_aliases,
 )
 
 
-def check_aliases(scope: Scope) -> Iterator[Diagnostic]:
-    """All findings of all rules in one scope."""
+def check_graph(scope: Scope) -> Iterator[Diagnostic]:
+    """All findings of these rules in one graph."""
     aliases = AliasMap(scope)
-    for rule in RULES:
+    for rule in (*LOCAL_RULES, *STORAGE_RULES):
         yield from rule(scope, aliases)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any
 
 from tenonnx.check.diagnostics import Diagnostic
 from tenonnx.errors import TenonnxError
@@ -11,12 +10,12 @@ from tenonnx.schema.graph import ModelIndex
 from tenonnx.shapes import Inference, ShapesContext
 
 
-def check_standard(model: Any, index: ModelIndex) -> Iterator[Diagnostic]:
+def check_standard(index: ModelIndex) -> Iterator[Diagnostic]:
     """Findings of onnx's checker on the twin, then of shape inference through the aliases."""
     import onnx
 
     try:
-        inference = Inference(model, index)
+        inference = Inference(index.model, index)
         onnx.checker.check_model(inference.skeleton.proto.SerializeToString())
     except onnx.checker.ValidationError as error:
         yield Diagnostic("error", "invalid", "onnx-checker", "graph", str(error).strip().splitlines()[0])
@@ -25,6 +24,6 @@ def check_standard(model: Any, index: ModelIndex) -> Iterator[Diagnostic]:
         yield Diagnostic("error", "invalid", "operators", "graph", str(error))
         return
     try:
-        ShapesContext(model, inference=inference)
+        ShapesContext(index.model, inference=inference)
     except TenonnxError as error:
         yield Diagnostic("error", "invalid", "shapes", "graph", str(error))

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 from tenonnx.alias import AliasMap
 from tenonnx.alias.resolver import is_mutable
 from tenonnx.check import Diagnostic
-from tenonnx.check.alias import check_aliases
+from tenonnx.check.alias import check_graph
 from tenonnx.convert.editing import DOMAIN, Editor, declare_alias, make_writable
 from tenonnx.convert.report import Findings
 from tenonnx.errors import AliasError
@@ -108,7 +108,7 @@ def _refused(model: Any, proposals: list[_Proposal]) -> list[tuple[_Proposal, st
     """The proposals that break a rule of the contract, and how."""
     scope = Scope(model.graph)
     places = {name: scope.describe(port.node) for name, port in scope.producer.items()}
-    errors = [found for found in check_aliases(scope) if found.severity == "error" and found.rule != "aliased-outputs"]
+    errors = [found for found in check_graph(scope) if found.severity == "error" and found.rule != "aliased-outputs"]
     found = []
     for proposal in proposals:
         mine = [error for error in errors if _concerns(error, proposal, places[proposal.name])]

@@ -7,7 +7,8 @@ reading kernel does itself.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -17,7 +18,7 @@ from tenonnx import dtypes
 from tenonnx.alias import AliasMap
 from tenonnx.errors import ShapeError, UnsupportedError
 from tenonnx.layouts import Layout
-from tenonnx.plan.draft import DraftStep, Owner, Value, row_major
+from tenonnx.plan.draft import DraftStep, Guards, Owner, Value, row_major
 from tenonnx.plan.types import CacheWrite, Storage, WeightKey
 from tenonnx.schema.graph import Scope
 from tenonnx.shapes import ShapesContext, SymTensor
@@ -71,8 +72,10 @@ class Builder:
         self.writes: list[CacheWrite] = []
         self.env: dict[str, Value | Lazy] = dict(weights)
         self.inputs: dict[str, Value] = {}
-        self._cache_names = {*aliases.mutable_inputs, *(alias.output for alias in aliases.aliases)}
-        self._derived: dict[tuple[Any, ...], Any] = {}
+        self.guards: Guards = ()  # under which the steps now being added run
+        self._cache_names = {*aliases.mutable_inputs, *(alias.output for alias in (*aliases.aliases, *aliases.joins))}
+        self._derived: dict[tuple[Guards, tuple[Any, ...]], Any] = {}
+        self._homes: dict[str, Guards] = {}  # of lazy values: where they were defined
         for name in scope.inputs:
             if name not in scope.initializers:
                 self._input(name)
@@ -123,9 +126,23 @@ class Builder:
         found = self.env[name]
         if isinstance(found, Value):
             return found
-        made = self._materialize(name, found)
+        with self.under(self._homes.get(name, ())):
+            made = self._materialize(name, found)
         self.env[name] = made
         return made
+
+    @contextmanager
+    def under(self, guards: Guards) -> Iterator[None]:
+        """Steps added meanwhile run where ``guards`` hold."""
+        outer, self.guards = self.guards, guards
+        try:
+            yield
+        finally:
+            self.guards = outer
+
+    def guards_of(self, position: int) -> Guards:
+        """The conditions under which a node of the graph runs."""
+        return tuple((self.value(guard.condition), guard.expected) for guard in self.scope.frames_of(position))
 
     def optional(self, node: Any, index: int) -> Value | None:
         """Input ``index`` of a node, or None where it is absent."""
@@ -176,9 +193,9 @@ class Builder:
                 self._protect(kernel, label, inputs, value, more.get("reuse", ()))
         touched = sum(value.size * value.itemsize for value in (*inputs, *outputs) if value is not None)
         more.setdefault("parallel", touched >= PARALLEL_BYTES)
-        made = DraftStep(kernel, label, inputs, outputs, **more)
+        made = DraftStep(kernel, label, inputs, outputs, guards=self.guards, **more)
         for value in outputs:
-            value.owner.writers[value.version] = made
+            value.owner.writers.setdefault(value.version, []).append(made)
         self.steps.append(made)
         return made
 
@@ -205,6 +222,7 @@ class Builder:
             if name:
                 self._check_alias(node, name, result)
                 self.env[name] = result
+                self._homes[name] = self.guards
 
     def _check_alias(self, node: Any, name: str, result: Value | Lazy) -> None:
         source = self.aliases.source(name)
@@ -220,10 +238,13 @@ class Builder:
     # ---- Values derived from others, made once
 
     def once(self, key: tuple[Any, ...], make: Any) -> Any:
-        """``make()``, or what it gave for the same key before."""
-        if key not in self._derived:
-            self._derived[key] = make()
-        return self._derived[key]
+        """``make()``, or what it gave for the same key before, here or where this place lies within."""
+        for depth in range(len(self.guards) + 1):
+            found = self._derived.get((self.guards[:depth], key))
+            if found is not None:
+                return found
+        made = self._derived[self.guards, key] = make()
+        return made
 
     def dense(self, value: Value) -> Value:
         """The value itself where it is contiguous, else a contiguous copy."""
@@ -254,10 +275,11 @@ class Builder:
             for index, value in enumerate(step.inputs):
                 if value is None or not value.owner.mutable or value.name in self._cache_names:
                     continue
-                if value.owner.writers.get(value.version + 1, step) is step:
+                if all(other is step or other.excludes(step) for other in value.owner.writers.get(value.version + 1, ())):
                     continue
-                copy = self._preserved(value)
-                maker = copy.owner.writers[copy.version]
+                with self.under(step.guards):
+                    copy = self._preserved(value)
+                (maker,) = copy.owner.writers[copy.version]
                 if maker is not step:
                     step.inputs[index] = copy
                     copies.append(maker)

@@ -143,10 +143,10 @@ def _rope_source(builder: Builder, name: str) -> tuple[Value, Value, int, str] |
 
 def _cast_source(value: Value) -> Value | None:
     """What a cast to FLOAT reads, when ``value`` is that cast's whole result."""
-    maker = value.owner.writers.get(value.version)
-    if maker is None or maker.kernel != "copy" or value.of is not None or value.elem_type != FLOAT:
+    makers = value.owner.writers.get(value.version, [])
+    if len(makers) != 1 or makers[0].kernel != "copy" or value.of is not None or value.elem_type != FLOAT:
         return None
-    return maker.inputs[0]
+    return makers[0].inputs[0]
 
 
 def cache_update(builder: Builder, node: Any) -> bool:

@@ -20,7 +20,9 @@ CHECK_KERNELS = ("check_position", "check_indices")
 
 @dataclass(eq=False, slots=True)
 class Owner:
-    """Distinct storage. ``writers[v]`` is the step that makes version v; version 0 is what the caller provides."""
+    """Distinct storage. ``writers[v]`` are the steps that make version v: one, or one on each way through the branches of an
+    If; version 0 is what the caller provides.
+    """
 
     name: str
     storage: Storage
@@ -28,7 +30,7 @@ class Owner:
     mutable: bool = False  # a READ_WRITE graph input
     weight: WeightKey | None = None
     constant: Any = None
-    writers: dict[int, DraftStep] = field(default_factory=dict)
+    writers: dict[int, list[DraftStep]] = field(default_factory=dict)
 
 
 @dataclass(eq=False, slots=True)
@@ -93,6 +95,9 @@ class Value:
         return self.view(dims, tuple(strides), self.name)
 
 
+Guards = tuple[tuple[Value, bool], ...]  # BOOL values of one element, and what each must be
+
+
 @dataclass(eq=False, slots=True)
 class DraftStep:
     """A kernel call (or, with ``kernel`` None, a node left to onnxruntime) before it has a place."""
@@ -108,6 +113,16 @@ class DraftStep:
     reuse: tuple[int, ...] = ()  # inputs whose bytes output 0 may take over
     nodes: tuple[int, ...] = ()  # left to onnxruntime: positions in the graph
     names: tuple[tuple[str, ...], tuple[str, ...]] = ((), ())  # of a node left to onnxruntime: inputs, outputs
+    guards: Guards = ()
+
+    @property
+    def reads(self) -> list[Value]:
+        """The values that the step needs: its inputs, and the conditions under which it runs."""
+        return [*(value for value in self.inputs if value is not None), *(condition for condition, _ in self.guards)]
+
+    def excludes(self, other: DraftStep) -> bool:
+        """Whether the two never run in the same run: they stand in different branches of one If."""
+        return any((condition, not expected) in other.guards for condition, expected in self.guards)
 
     @property
     def is_check(self) -> bool:

@@ -97,6 +97,7 @@ class Freezer:
             step.nodes,
             step.names[0],
             step.names[1],
+            tuple((self.value(condition), expected) for condition, expected in step.guards),
         )
 
 

@@ -38,8 +38,8 @@ def lifetimes(steps: list[DraftStep]) -> dict[int, tuple[Owner, int, int]]:
     """For each placed owner (by id) its first and last step, both inclusive."""
     spans: dict[int, tuple[Owner, int, int]] = {}
     for number, step in enumerate(steps):
-        for value in (*step.inputs, *step.outputs):
-            if value is not None and value.owner.storage in _PLACED:
+        for value in (*step.reads, *step.outputs):
+            if value.owner.storage in _PLACED:
                 first = spans[id(value.owner)][1] if id(value.owner) in spans else number
                 spans[id(value.owner)] = (value.owner, first, number)
     return spans
@@ -110,7 +110,7 @@ def meeting_points(steps: list[DraftStep], placement: Placement) -> list[bool]:
     serial: set[Access] = set()  # since the last meeting
     parallel: set[Access] = set()
     for step in steps:
-        accesses = [(*_range(value, placement), False) for value in step.inputs if value is not None]
+        accesses = [(*_range(value, placement), False) for value in step.reads]
         accesses += [(*_range(value, placement), True) for value in step.outputs]
         if step.is_check or step.writes_cache:
             accesses.append(("checks", 0, 1, step.is_check))

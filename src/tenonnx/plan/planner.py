@@ -11,6 +11,7 @@ from tenonnx.errors import CheckError
 from tenonnx.layouts import layout_for
 from tenonnx.plan import decoder, elementwise, movement
 from tenonnx.plan.builder import Builder, Weight
+from tenonnx.plan.control import merge
 from tenonnx.plan.draft import Value
 from tenonnx.plan.freeze import freeze
 from tenonnx.plan.memory import place
@@ -18,7 +19,7 @@ from tenonnx.plan.regions import foreign, merged
 from tenonnx.plan.schedule import live, ordered
 from tenonnx.plan.types import ExecutionPlan, Storage
 from tenonnx.plan.verify import verify
-from tenonnx.schema.graph import ModelIndex
+from tenonnx.schema.flatten import FLOW, flattened
 from tenonnx.schema.messages import as_model
 from tenonnx.shapes import Inference, ShapesContext
 from tenonnx.shapes.skeleton import DOMAIN
@@ -33,8 +34,8 @@ class Planner:
     """What planning needs of a model whatever its input shapes; safe to share between threads."""
 
     def __init__(self, model: Any) -> None:
-        self.model = model = as_model(model)
-        self.index = ModelIndex(model)
+        self.index = flattened(as_model(model))
+        self.model = model = self.index.model
         self.inference = Inference(model, self.index)
         self.aliases = self.inference.aliases
         self.formats: dict[str, str] = {}  # of struct initializers, where the catalogue knows them
@@ -82,7 +83,8 @@ class Planner:
         """
         builder = Builder(self.index.main, self.aliases, self.context(dims, shapes), self.weights)
         for position, node in enumerate(self.index.main.nodes):
-            self._lower(builder, position, node)
+            with builder.under(builder.guards_of(position)):
+                self._lower(builder, position, node)
         outputs = _results(builder, list(self.index.main.outputs))
         results = list(outputs.values())
         steps = merged(ordered(live(builder.steps, results), builder.detach), results)
@@ -91,6 +93,9 @@ class Planner:
         return plan
 
     def _lower(self, builder: Builder, position: int, node: Any) -> None:
+        if node.domain == FLOW:
+            merge(builder, node)
+            return
         standard = node.domain in ("", "ai.onnx") and self._opset >= _OLDEST_OPSET
         rules = decoder.DOMAIN_RULES if node.domain == DOMAIN else _RULES if standard else {}
         rule = rules.get(node.op_type)

@@ -38,7 +38,7 @@ def merged(steps: list[DraftStep], results: list[Value]) -> list[DraftStep]:
             regions[-1].append(step)
         else:
             regions.append([step])
-    readers = Counter(id(value.owner) for step in steps for value in step.inputs if value is not None)
+    readers = Counter(id(value.owner) for step in steps for value in step.reads)
     readers.update(id(value.owner) for value in results)
     return [group[0] if len(group) == 1 else _region(group, readers) for group in regions]
 
@@ -49,6 +49,8 @@ def _joins(step: DraftStep, group: list[DraftStep]) -> bool:
     Not when it reads, under a name of its own, storage that the group makes: that must be in the plan's memory. And a
     cache is updated in a region that reads it nowhere else, as onnxruntime may order a reader of the old name either way.
     """
+    if step.guards != group[-1].guards:
+        return False
     made = {name for other in group for name in other.names[1]}
     written = {id(value.owner) for other in group for value in other.outputs}
     read = {id(value.owner) for other in group for value in other.inputs if value is not None}
@@ -73,8 +75,10 @@ def _region(group: list[DraftStep], readers: Counter[int]) -> DraftStep:
     }
     region = DraftStep(None, " + ".join(step.label for step in group), list(inputs.values()), list(outputs.values()))
     region.after = [check for step in group for check in step.after]
+    region.guards = group[0].guards
     region.nodes = tuple(node for step in group for node in step.nodes)
     region.names = (tuple(inputs), tuple(outputs))
     for value in outputs.values():
-        value.owner.writers[value.version] = region
+        others = (step for step in value.owner.writers[value.version] if step not in group)
+        value.owner.writers[value.version] = [region, *others]
     return region

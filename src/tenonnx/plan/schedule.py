@@ -12,25 +12,30 @@ from tenonnx.plan.draft import DraftStep, Owner, Value
 
 def live(steps: list[DraftStep], results: list[Value]) -> list[DraftStep]:
     """The steps that a result needs, or that write a cache; shape arithmetic that views made needless falls away."""
-    needed: set[int] = set()
-    pending: list[DraftStep] = [step for step in steps if step.writes_cache]
-    pending += [step for value in results for step in _makers(value)]
-    while pending:
-        step = pending.pop()
-        if id(step) in needed:
-            continue
-        needed.add(id(step))
-        pending += step.after
-        for value in step.inputs:
-            if value is not None:
-                pending += _makers(value)
+    roots = [step for step in steps if step.writes_cache]
+    roots += [step for value in results for step in _makers(value)]
+    needed = {id(step) for step in needs(roots)}
     return [step for step in steps if id(step) in needed]
 
 
+def needs(roots: list[DraftStep]) -> list[DraftStep]:
+    """These steps, and those that they need, directly or not."""
+    found: dict[int, DraftStep] = {}
+    pending = list(roots)
+    while pending:
+        step = pending.pop()
+        if id(step) in found:
+            continue
+        found[id(step)] = step
+        pending += step.after
+        for value in step.reads:
+            pending += _makers(value)
+    return list(found.values())
+
+
 def _makers(value: Value) -> list[DraftStep]:
-    """The step that made the version that a value shows; the caller made version 0."""
-    maker = value.owner.writers.get(value.version)
-    return [] if maker is None else [maker]
+    """The steps that made the version that a value shows; the caller made version 0."""
+    return value.owner.writers.get(value.version, [])
 
 
 def dependencies(steps: list[DraftStep]) -> list[set[int]]:
@@ -42,13 +47,11 @@ def dependencies(steps: list[DraftStep]) -> list[set[int]]:
         before[number].update(position[id(check)] for check in step.after if id(check) in position)
         if step.writes_cache:
             before[number].update(checks)
-        for value in step.inputs:
-            if value is None:
-                continue
-            before[number].update(position[id(maker)] for maker in _makers(value))
-            update = value.owner.writers.get(value.version + 1)
-            if update is not None and update is not step:
-                before[position[id(update)]].add(number)  # the old content is read before it is overwritten
+        for value in step.reads:
+            before[number].update(position[id(maker)] for maker in _makers(value) if not maker.excludes(step))
+            for update in value.owner.writers.get(value.version + 1, ()):
+                if update is not step and not update.excludes(step):
+                    before[position[id(update)]].add(number)  # the old content is read before it is overwritten
     return before
 
 
@@ -97,12 +100,18 @@ def _sorted(steps: list[DraftStep]) -> list[DraftStep]:
 
 def _explain(stuck: list[DraftStep]) -> NoReturn:
     """Say which reader or check makes an order impossible."""
+    for check in stuck:
+        if check.is_check and any(step.writes_cache for step in needs([check])):
+            raise UnsupportedError(
+                f"{check.label}: its position or indices, or the condition of its branch, are computed from a cache that the "
+                "same run updates, so they cannot be checked before the first write; pass them as an input"
+            )
     written: dict[int, tuple[Owner, DraftStep]] = {
         id(value.owner): (value.owner, step) for step in stuck for value in step.outputs if value.owner.mutable
     }
     for step in stuck:
-        for value in step.inputs:
-            if value is None or id(value.owner) not in written:
+        for value in step.reads:
+            if id(value.owner) not in written:
                 continue
             owner, update = written[id(value.owner)]
             if step is not update and value.version < max(owner.writers):
@@ -110,8 +119,4 @@ def _explain(stuck: list[DraftStep]) -> NoReturn:
                     f"{step.label} reads {value.name!r}, the content of cache {owner.name!r} before {update.label}, but depends "
                     "on a value made from the updated cache; read the updated value, or read the old one earlier"
                 )
-    check = next((step for step in stuck if step.is_check), stuck[0])
-    raise UnsupportedError(
-        f"{check.label}: its position or indices are computed from a cache that the same run updates, so they cannot be "
-        "checked before the first write; pass them as an input"
-    )
+    raise AliasError(f"{stuck[0].label} waits for what waits for it: two updates take over one storage; chain them")

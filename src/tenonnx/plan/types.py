@@ -67,6 +67,7 @@ class PlannedStep:
     nodes: tuple[int, ...] = ()  # of a region: positions in the main graph
     region_inputs: tuple[str, ...] = ()
     region_outputs: tuple[str, ...] = ()
+    guards: tuple[tuple[int, bool], ...] = ()  # runs only where each BOOL value is as expected
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,5 +123,6 @@ class ExecutionPlan:
         for number, step in enumerate(self.steps):
             mark = ("|" if step.sync else " ") + ("=" if step.parallel else "-")
             writes = ", ".join(str(self.values[index]) for index in step.outputs)
-            lines.append(f"{number:5d} {mark} {step.kernel or 'onnxruntime':18s} {step.label}: {writes}")
+            guards = "".join(f"if {'' if expected else 'not '}{self.values[index].name}: " for index, expected in step.guards)
+            lines.append(f"{number:5d} {mark} {step.kernel or 'onnxruntime':18s} {guards}{step.label}: {writes}")
         return "\n".join(lines)

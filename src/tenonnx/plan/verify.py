@@ -1,8 +1,9 @@
 """A second opinion on a finished plan, from its table alone: nothing here is shared with the code that made it.
 
 Replaying the table, it tracks which value's content each byte of the arena holds and how often each storage was written,
-and proves that every read finds the content it names, that aliases resolve to writable inputs, that no step writes what it
-must not, that every check comes before the first cache write, and that threads meet wherever one needs another's bytes.
+and proves that every read finds the content it names, whichever branches run, that aliases resolve to writable inputs, that
+no step writes what it must not, that every check comes before the first cache write, and that threads meet wherever one
+needs another's bytes.
 """
 
 from __future__ import annotations
@@ -15,6 +16,31 @@ from tenonnx.plan.types import ExecutionPlan, PlannedValue, Storage
 _IN_ARENA = (Storage.ARENA, Storage.WORKSPACE, Storage.INPLACE_REUSE)
 _CHECKS = ("check_position", "check_indices")
 _ARENA, _GATE = -1, -2  # spaces: the arena, and the order of checks before cache writes
+
+Case = frozenset[tuple[int, bool]]  # what conditions, by their content, are taken to be
+Writes = list[tuple[int, Case]]  # what was written and in which case, the latest first
+_ALWAYS: Case = frozenset()
+
+
+def _written(writes: Writes, what: int, case: Case) -> Writes:
+    """The writes after one more, without those that it hides."""
+    return [(what, case), *((old, other) for old, other in writes if not case <= other)]
+
+
+def _finds(writes: Writes, what: int, case: Case, before: int) -> bool:
+    """Whether in a case, whatever the other conditions are, the last write was ``what``; ``before`` stands for no write."""
+    for number, (found, when) in enumerate(writes):
+        if any((condition, not expected) in case for condition, expected in when):
+            continue
+        if found != what:
+            return False
+        rest, held = writes[number + 1 :], case
+        for condition, expected in when - case:
+            if not _finds(rest, what, held | {(condition, not expected)}, before):
+                return False
+            held |= {(condition, expected)}
+        return True
+    return what == before
 
 
 def _owner(plan: ExecutionPlan, index: int) -> int:
@@ -32,28 +58,37 @@ def _in_arena(plan: ExecutionPlan, value: PlannedValue) -> bool:
 
 
 class _Arena:
-    """Which value's content lies where: disjoint intervals (begin, end, value) in order."""
+    """Which values' content lies where, and in which case: disjoint intervals (begin, end, writes) in order."""
 
     def __init__(self) -> None:
-        self.held: list[tuple[int, int, int]] = []
+        self.held: list[tuple[int, int, Writes]] = []
 
     def _touched(self, begin: int, end: int) -> tuple[int, int]:
         """The slice of intervals that share a byte with [begin, end)."""
         first = bisect_right(self.held, begin, key=lambda part: part[1])
         return first, max(first, bisect_left(self.held, end, key=lambda part: part[0]))
 
-    def write(self, begin: int, end: int, index: int) -> None:
+    def write(self, begin: int, end: int, index: int, case: Case) -> None:
         if begin >= end:
             return
         first, last = self._touched(begin, end)
         old = self.held[first:last]
-        parts = [(b, min(e, begin), held) for b, e, held in old[:1]] + [(begin, end, index)]
+        parts = [(b, min(e, begin), held) for b, e, held in old[:1]]
+        if case:  # what was there stays there in other cases
+            at = begin
+            for b, e, held in old:
+                parts += [(at, b, [(index, case)]), (max(b, begin), min(e, end), _written(held, index, case))]
+                at = min(e, end)
+            parts.append((at, end, [(index, case)]))
+        else:
+            parts.append((begin, end, [(index, case)]))
         parts += [(max(b, end), e, held) for b, e, held in old[-1:]]
         self.held[first:last] = [part for part in parts if part[0] < part[1]]
 
-    def holds(self, begin: int, end: int, index: int) -> bool:
+    def holds(self, begin: int, end: int, index: int, case: Case) -> bool:
         first, last = self._touched(begin, end)
-        return sum(min(e, end) - max(b, begin) for b, e, held in self.held[first:last] if held == index) == max(0, end - begin)
+        found = (min(e, end) - max(b, begin) for b, e, held in self.held[first:last] if _finds(held, index, case, -1))
+        return sum(found) == max(0, end - begin)
 
 
 class _Phase:
@@ -89,51 +124,65 @@ def _writable(plan: ExecutionPlan) -> set[int]:
 
 
 def _verify_contents(plan: ExecutionPlan) -> None:
-    """Every read finds the version that it names, whole; every write follows the version before it."""
+    """Every read finds the version that it names, whole, in every case; every write follows the version before it."""
     writable = _writable(plan)
     arena = _Arena()
-    current: dict[int, int] = {}
+    current: dict[int, Writes] = {}  # versions
+
+    def read(index: int, case: Case, where: str) -> None:
+        value, content = plan.values[index], _content(plan, index)
+        if not _finds(current.get(content, []), value.version, case, 0):
+            found = [version for version, _ in current.get(content, [])] or [0]
+            raise AliasError(f"{where} reads version {value.version} of {value.name!r}, found {found}")
+        if _in_arena(plan, value) and not arena.holds(*_bytes(value), content, case):
+            raise AliasError(f"{where} reads {value.name!r} after its bytes were given to another value")
+
     for number, step in enumerate(plan.steps):
         where = f"plan: step {number} ({step.label})"
+        case = _ALWAYS
+        for condition, expected in step.guards:
+            read(condition, case, where)
+            case |= {(_content(plan, condition), expected)}
         for index in step.inputs:
-            if index < 0:
-                continue
-            value, content = plan.values[index], _content(plan, index)
-            if current.get(content, 0) != value.version:
-                raise AliasError(f"{where} reads version {value.version} of {value.name!r}, found {current.get(content, 0)}")
-            if _in_arena(plan, value) and not arena.holds(*_bytes(value), content):
-                raise AliasError(f"{where} reads {value.name!r} after its bytes were given to another value")
+            if index >= 0:
+                read(index, case, where)
         for index in step.outputs:
             value, content = plan.values[index], _content(plan, index)
             _check_write(plan, index, writable, where)
-            if current.get(content, 0) != value.version - 1:
-                raise AliasError(f"{where} writes version {value.version} of {value.name!r} over {current.get(content, 0)}")
-            current[content] = value.version
+            if not _finds(current.get(content, []), value.version - 1, case, 0):
+                found = [version for version, _ in current.get(content, [])] or [0]
+                raise AliasError(f"{where} writes version {value.version} of {value.name!r} over {found}")
+            current[content] = _written(current.get(content, []), value.version, case)
             if _in_arena(plan, value):
-                arena.write(*_bytes(value), content)
+                arena.write(*_bytes(value), content, case)
     for name, index in plan.outputs:
-        if current.get(_content(plan, index), 0) != plan.values[index].version:
+        if not _finds(current.get(_content(plan, index), []), plan.values[index].version, _ALWAYS, 0):
             raise AliasError(f"plan: output {name!r} does not show the content that it names")
+
+
+def _case(plan: ExecutionPlan, guards: tuple[tuple[int, bool], ...]) -> Case:
+    return frozenset((_content(plan, condition), expected) for condition, expected in guards)
 
 
 def _verify_checks(plan: ExecutionPlan) -> None:
     """Every check passes before the first cache is written, and each update's position is among what they passed."""
     writable = _writable(plan)
-    passed: set[tuple[int, int]] = set()  # (position, highest allowed)
+    passed: dict[tuple[int, int], list[Case]] = {}  # (position, highest allowed): in which cases it was checked
     written = ""
     for number, step in enumerate(plan.steps):
         where = f"plan: step {number} ({step.label})"
         if step.kernel in _CHECKS:
             if written:
                 raise AliasError(f"{where} checks after {written} has written a cache")
-            passed.add((_content(plan, step.inputs[0]), step.ints[0]))
+            passed.setdefault((_content(plan, step.inputs[0]), step.ints[0]), []).append(_case(plan, step.guards))
         elif any(_owner(plan, index) in writable for index in step.outputs):
             written = where
         if step.kernel == "cache_update":
             cache, values, position = step.inputs
             axis = step.ints[0]
             limit = plan.values[cache].dims[axis] - plan.values[values].dims[axis]
-            if (_content(plan, position), limit) not in passed:
+            case = _case(plan, step.guards)
+            if not any(checked <= case for checked in passed.get((_content(plan, position), limit), ())):
                 raise AliasError(f"{where} writes at {plan.values[position].name!r}, which no step checks against {limit}")
 
 
@@ -147,6 +196,7 @@ def _verify_meetings(plan: ExecutionPlan) -> None:
         if step.kernel is None:
             continue
         accesses = [(*_place(plan, index), False) for index in step.inputs if index >= 0]
+        accesses += [(*_place(plan, index), False) for index, _ in step.guards]
         accesses += [(*_place(plan, index), True) for index in step.outputs]
         is_check = step.kernel in _CHECKS
         if is_check or any(_owner(plan, index) in writable for index in step.outputs):

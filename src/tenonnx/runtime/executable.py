@@ -24,7 +24,7 @@ class Executable:
     def __init__(self, plan: ExecutionPlan, weights: Weights, index: ModelIndex, threads: int) -> None:
         self.plan = plan
         self.threads = threads
-        self.rows = max((write.rows for write in plan.writes), default=0)  # that a run makes valid in its caches
+        self._writes = _rows_written(plan)
         self._aliases = [(value, plan.values[value].offset, plan.values[root].slot) for value, root in plan.aliases]
         self._fixed = _fixed_arrays(plan, weights)
         values = [self._value_row(number) for number in range(len(plan.values))]
@@ -38,6 +38,7 @@ class Executable:
                 list(step.floats),
                 step.parallel,
                 step.sync,
+                list(step.guards),
             )
             for step in plan.steps
         ]
@@ -55,23 +56,23 @@ class Executable:
         space = _SLOT if row.slot >= 0 else _ARENA
         return space, row.slot, row.offset, row.elem_type, list(row.dims), list(row.strides), 0
 
-    def _split(self, index: ModelIndex) -> list[tuple[int, int] | Region]:
+    def _split(self, index: ModelIndex) -> list[tuple[int, int, Region | None]]:
         """Runs of native steps as (first, last), and the regions between them."""
-        segments: list[tuple[int, int] | Region] = []
+        segments: list[tuple[int, int, Region | None]] = []
         first = 0
         for number, step in enumerate(self.plan.steps):
             if step.kernel is not None:
                 continue
             if first < number:
-                segments.append((first, number))
-            segments.append(Region(self.plan, step, index, self._fixed, self.threads))
+                segments.append((first, number, None))
+            segments.append((number, number + 1, Region(self.plan, step, index, self._fixed, self.threads)))
             first = number + 1
         if first < len(self.plan.steps):
-            segments.append((first, len(self.plan.steps)))
+            segments.append((first, len(self.plan.steps), None))
         return segments
 
-    def run(self, slots: list[int]) -> None:
-        """Run over the addresses of ``plan.slots``.
+    def run(self, slots: list[int]) -> int:
+        """Run over the addresses of ``plan.slots``; returns the rows that it made valid in its caches.
 
         Raises ``CapacityError`` or ``BindingError`` before any cache is written when a position or an index is out of
         range, ``AliasError`` when an updated cache is not where its input was.
@@ -79,17 +80,21 @@ class Executable:
         lease = self._program.lease()
         try:
             lease.bind(slots)
-            for segment in self._segments:
-                if isinstance(segment, Region):
-                    segment.run(lease)
+            ran: set[int] = set()  # regions in branches
+            for first, last, region in self._segments:
+                if region is not None:
+                    if lease.taken(first):
+                        region.run(lease)
+                        ran.add(first)
                     continue
-                fault = lease.execute(*segment, self.threads)
+                fault = lease.execute(first, last, self.threads)
                 if fault is not None:
                     raise self._error(*fault)
             for value, offset, slot in self._aliases:
                 if lease.address(value) != slots[slot] + offset:
                     names = self.plan.values[value].name, self.plan.slots[slot].name
                     raise AliasError(f"output {names[0]!r} is not at the address of {names[1]!r}")
+            return max(rows for step, rows in self._writes if step is None or step in ran or lease.count(step))
         finally:
             lease.close()
 
@@ -106,6 +111,20 @@ class Executable:
             f"{label}: position {found} + {write.rows} new rows of batch row {where} passes the cache's capacity of "
             f"{write.capacity}; allocate a longer cache, or truncate it. Nothing was written"
         )
+
+
+def _rows_written(plan: ExecutionPlan) -> list[tuple[int | None, int]]:
+    """(step, rows) of each update in a branch; (None, rows) for the most rows of those that every run makes."""
+    rows = {write.label: write.rows for write in plan.writes}
+    guarded = {
+        label: number
+        for number, step in enumerate(plan.steps)
+        if step.guards and not (step.kernel or "").startswith("check")
+        for label in step.label.split(" + ")
+        if label in rows
+    }
+    always = max((count for label, count in rows.items() if label not in guarded), default=0)
+    return [(None, always), *((number, rows[label]) for label, number in guarded.items())]
 
 
 def _fixed_arrays(plan: ExecutionPlan, weights: Weights) -> dict[int, np.ndarray]:

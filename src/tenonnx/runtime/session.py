@@ -215,9 +215,9 @@ class Session:
             for slot in plan.slots
         ]
         with owned(writes, reads):
-            executable.run(slots)
+            rows = executable.run(slots)
             if cache is not None:
-                cache.advance(cache.length + executable.rows)
+                cache.advance(cache.length + rows)
         values = {slot.value: slot.name for slot in plan.slots}
         return {
             name: results[name] if name in results else arrays[values[plan.values[index].root]] for name, index in plan.outputs

@@ -7,7 +7,8 @@ the node that holds the scope.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from functools import cache
 from typing import Any, NamedTuple
 
@@ -26,19 +27,36 @@ class Port(NamedTuple):
     slot: int
 
 
+class Guard(NamedTuple):
+    """A node runs only where the BOOL value ``condition`` is ``expected``."""
+
+    condition: str
+    expected: bool
+
+
+Frames = tuple[Guard, ...]  # around a node that was put into the main graph, outermost first
+
+
+def exclusive(a: Frames, b: Frames) -> bool:
+    """Whether two nodes never run in the same run: they stand in different branches of one If."""
+    return any(Guard(guard.condition, not guard.expected) in b for guard in a)
+
+
 class Scope:
     """One graph or function body. ``inputs`` and ``outputs`` are names; ``captured`` are names read from outside.
+    ``frames`` say under what conditions nodes run, by position; without them, always.
 
     Raises ``CheckError`` where names do not say which value is read: one defined twice, or read before it is defined.
     """
 
-    def __init__(self, body: Any, path: str = "graph", parent: Scope | None = None) -> None:
+    def __init__(self, body: Any, path: str = "graph", parent: Scope | None = None, frames: Sequence[Frames] = ()) -> None:
         self.depth: int = 0 if parent is None else parent.depth + 1
         if self.depth > _MAX_DEPTH:
             raise CheckError(f"{path[:200]}...: graphs lie more than {_MAX_DEPTH} deep in each other; flatten the control flow")
         self.body = body
         self.path = path
         self.parent = parent
+        self.frames = frames
         self.nodes: list[Any] = list(body.node)
         is_function = body.DESCRIPTOR.name == "FunctionProto"
         self.inputs: list[str] = list(body.input) if is_function else [value.name for value in body.input]
@@ -111,6 +129,10 @@ class Scope:
         node = self.nodes[position]
         return f"node {node.name or '#' + str(position)} ({node.op_type}) of {self.path}"
 
+    def frames_of(self, position: int) -> Frames:
+        """The conditions under which a node runs, outermost first."""
+        return self.frames[position] if self.frames else ()
+
     def walk(self) -> Iterator[Scope]:
         """This scope and all that lie inside it, outermost first."""
         yield self
@@ -124,12 +146,30 @@ class Scope:
         return readers[0] if len(readers) == 1 and name not in self.outputs else None
 
 
+class Claim(NamedTuple):
+    """What a node said of a value before its body took its place: ``output`` shares the storage of ``source``."""
+
+    where: str
+    output: str
+    source: str
+
+
+@dataclass(frozen=True)
+class Origin:
+    """What a flat graph no longer says itself of the nodes and bodies that it was made from."""
+
+    frames: Sequence[Frames] = ()
+    claims: Sequence[Claim] = ()
+    formals: Sequence[tuple[str, str]] = ()  # READ_WRITE inputs of bodies: where, and the value they are bound to
+
+
 class ModelIndex:
     """The scopes of a model: its main graph, and each local function by (domain, name, overload)."""
 
-    def __init__(self, model: Any) -> None:
+    def __init__(self, model: Any, origin: Origin | None = None) -> None:
         self.model = model
-        self.main = Scope(model.graph)
+        self.origin = origin or Origin()
+        self.main = Scope(model.graph, frames=self.origin.frames)
         self.functions: dict[tuple[str, str, str], Scope] = {}
         for function in model.functions:
             key, where = (function.domain, function.name, function.overload), f"function {function.domain}.{function.name}"

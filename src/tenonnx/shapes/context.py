@@ -11,9 +11,10 @@ from typing import Any
 
 from tenonnx.alias import AliasMap
 from tenonnx.errors import AliasError, ShapeError
+from tenonnx.schema.flatten import FLOW, flattened
 from tenonnx.schema.graph import ModelIndex
 from tenonnx.schema.messages import as_model
-from tenonnx.shapes.operators import check_update, updates
+from tenonnx.shapes.operators import check_merge, check_update, updates
 from tenonnx.shapes.skeleton import Skeleton
 from tenonnx.shapes.symbols import Dim, Symbol, SymStruct, SymTensor, symbol_of
 from tenonnx.structs import decoded_type
@@ -23,8 +24,8 @@ class Inference:
     """What does not depend on input shapes, prepared once per model and asked for many."""
 
     def __init__(self, model: Any, index: ModelIndex | None = None) -> None:
-        self.model = model = as_model(model)
-        self.index = index or ModelIndex(model)
+        self.index = index or flattened(as_model(model))
+        self.model = model = self.index.model
         self.aliases = AliasMap(self.index.main)
         self._decoded: dict[int, SymTensor] = {}
         self.skeleton = Skeleton(model, self.decoded)
@@ -71,6 +72,9 @@ class ShapesContext:
         if any(self._symbols[name] != symbol for name, symbol in known.items()):
             self._infer()  # what an updated name told of its cache reaches the cache's other readers
             self._merge_aliases()
+        for position, node in enumerate(self._scope.nodes):
+            if node.domain == FLOW:
+                check_merge(self._scope, position, self.__getitem__)
         for position in updates(self._scope):
             check_update(self._scope, position, self.__getitem__)
 
@@ -116,7 +120,8 @@ class ShapesContext:
 
     def _merge_aliases(self) -> None:
         """Merge element types and dimensions of each alias pair; what one name knows, the other learns."""
-        for alias in (*self._aliases.aliases, *reversed(self._aliases.aliases)):
+        pairs = sorted((*self._aliases.aliases, *self._aliases.joins), key=lambda alias: alias.node)
+        for alias in (*pairs, *reversed(pairs)):
             pair = [self._symbols.get(alias.output), self._symbols.get(alias.source)]
             tensors = [symbol for symbol in pair if isinstance(symbol, SymTensor)]
             if len(tensors) == 2:

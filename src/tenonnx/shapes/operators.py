@@ -10,7 +10,7 @@ from tenonnx.schema.graph import Scope, attributes
 from tenonnx.shapes.skeleton import DOMAIN
 from tenonnx.shapes.symbols import SymTensor
 
-INT64 = 7
+INT64, BOOL = 7, 9
 Lookup = Callable[[str], Any]
 
 
@@ -19,6 +19,22 @@ def updates(scope: Scope) -> Iterator[int]:
     for position, node in enumerate(scope.nodes):
         if node.domain == DOMAIN and node.op_type == "CacheUpdate":
             yield position
+
+
+def check_merge(scope: Scope, position: int, lookup: Lookup) -> None:
+    """The rule of an If's output: a condition BOOL of one element, and branches that agree in type and rank."""
+    node, where = scope.nodes[position], scope.describe(position)
+    condition, then, other = (lookup(name) for name in node.input)
+    if (
+        not isinstance(condition, SymTensor)
+        or condition.elem_type != BOOL
+        or any(dim not in (1, None) for dim in condition.dims or ())
+    ):
+        raise ShapeError(f"{where}: condition {node.input[0]!r} is {condition}; expected BOOL[]")
+    if isinstance(then, SymTensor) and isinstance(other, SymTensor):
+        ranks = then.dims is None or other.dims is None or len(then.dims) == len(other.dims)
+        if then.elem_type != other.elem_type or not ranks:
+            raise ShapeError(f"{where}: {node.output[0]!r} is {then} in one branch and {other} in the other; make them alike")
 
 
 def update_axes(node: Any, rank: int, where: str) -> tuple[int, int]:

@@ -11,6 +11,7 @@ from typing import Any
 
 from tenonnx.errors import CheckError, ShapeError
 from tenonnx.schema.external import DataRoot
+from tenonnx.schema.flatten import FLOW
 from tenonnx.schema.messages import ModelProto
 from tenonnx.schema.payload import tensor_array
 from tenonnx.shapes.symbols import SymTensor, symbol_of
@@ -88,7 +89,9 @@ class Skeleton:
 
     def _node(self, node: Any, target: Any, structs: set[str]) -> None:
         where = f"node {node.name or node.op_type}"
-        if node.domain != DOMAIN:
+        if node.domain == FLOW:
+            target.node.add(name=node.name, op_type="Identity", input=node.input[1:2], output=node.output)
+        elif node.domain != DOMAIN:
             copy = target.node.add()
             copy.CopyFrom(node)
             copy.ClearField("output_alias")
