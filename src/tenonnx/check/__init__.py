@@ -9,6 +9,7 @@ from tenonnx.callables import make_callable
 from tenonnx.check.bodies import check_aliases
 from tenonnx.check.compiled import check_compiled
 from tenonnx.check.diagnostics import Diagnostic
+from tenonnx.check.files import unreadable_files
 from tenonnx.check.standard import check_standard
 from tenonnx.check.structs import check_structs
 from tenonnx.check.tensors import check_tensors
@@ -34,7 +35,10 @@ def check(model: Any, data_root: str | os.PathLike[str] | None = None) -> list[D
         return check(loaded, data_folder(loaded, model) if data_root is None else data_root)
     model = as_model(model)
     root = None if data_root is None else DataRoot(data_root)
-    found = [*check_structs(model, root), *check_tensors(model, root), *check_compiled(model, root)]
+    found = [] if root is None else list(unreadable_files(model, root))
+    if found:
+        root = None  # what lies in a file that cannot be read is one finding, not one a value
+    found += [*check_structs(model, root), *check_tensors(model, root), *check_compiled(model, root)]
     try:
         flat = flattened(model)
         found += check_aliases(ModelIndex(model), flat)
