@@ -89,7 +89,7 @@ def explain(model: Model, json: AsJson = False) -> None:
         print_json({"model": str(model), "host": host().architecture, "packs": packs, "packed_at_load": lacking})
         return
     _print_verdicts(verdicts)
-    print(f"host {host().architecture}: {summary(verdicts) or 'no packs'}; {len(lacking)} weights are packed at load")
+    print(f"this host: {summary(verdicts) or 'no packs'}; {len(lacking)} weights are packed at load")
 
 
 @command("tenonnx packs verify smollm2.onnx")
