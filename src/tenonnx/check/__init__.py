@@ -8,6 +8,7 @@ from typing import Any
 from tenonnx.callables import make_callable
 from tenonnx.check.alias import check_aliases
 from tenonnx.check.diagnostics import Diagnostic
+from tenonnx.check.paged import check_pages
 from tenonnx.check.standard import check_standard
 from tenonnx.check.structs import check_structs
 from tenonnx.check.tensors import check_tensors
@@ -32,7 +33,7 @@ def check(model: Any, data_root: str | os.PathLike[str] | None = None) -> list[D
         return check(loaded, data_folder(loaded, model) if data_root is None else data_root)
     model = as_model(model)
     root = None if data_root is None else DataRoot(data_root)
-    found = [*check_structs(model, root), *check_tensors(model, root)]
+    found = [*check_structs(model, root), *check_tensors(model, root), *check_pages(model)]
     try:
         index = ModelIndex(model)
     except TenonnxError as error:
@@ -47,7 +48,7 @@ def check(model: Any, data_root: str | os.PathLike[str] | None = None) -> list[D
 
 def raise_errors(model: Any, data_root: str | os.PathLike[str] | None = None) -> None:
     """``CheckError`` with every error that the storage contract's rules find, when there is one."""
-    found = list(check_structs(model, None if data_root is None else DataRoot(data_root)))
+    found = [*check_structs(model, None if data_root is None else DataRoot(data_root)), *check_pages(model)]
     for scope in ModelIndex(model).scopes():
         found += check_aliases(scope)
     errors = [str(diagnostic) for diagnostic in found if diagnostic.severity == "error"]
