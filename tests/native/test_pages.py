@@ -102,10 +102,12 @@ class Table:
 
     def __init__(self, content, names):
         size = content.shape[-1]
-        self.payloads = [encode(rows.astype(np.float32), page_format(name, size)) for rows, name in zip(content, names)]
+        self.payloads = [
+            encode(rows.astype(np.float32), page_format(name, size)) for rows, name in zip(content, names, strict=True)
+        ]
         self.array = np.zeros((len(names) + 2, DESCRIPTOR), np.int64)
         self.values = np.zeros(content.shape)
-        for place, (payload, name) in enumerate(zip(self.payloads, names)):
+        for place, (payload, name) in enumerate(zip(self.payloads, names, strict=True)):
             fmt = page_format(name, size)
             self.array[place] = payload.ctypes.data, *page_kind(fmt), payload.size
             self.values[place] = decode(payload, fmt, content.shape[1:])
@@ -223,7 +225,7 @@ def test_an_update_whose_pages_or_place_do_not_fit_writes_only_what_does(ids, po
     call("paged_update", [table.array, ids, values, at], [table.array], [4])
     assert fault is not None
     if position < 0 or position >= 4 * len(ids):
-        assert all(np.array_equal(a, b) for a, b in zip(guard, table.payloads))
+        assert all(np.array_equal(a, b) for a, b in zip(guard, table.payloads, strict=True))
 
 
 def test_checks_name_the_page_the_rows_and_the_length():

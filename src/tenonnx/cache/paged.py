@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import weakref
 from collections import Counter
 from collections.abc import Iterator, Sequence
@@ -39,7 +40,7 @@ class PagedCache:
     until tokens come. Ends by ``free``; a sequence that is dropped is freed as well.
     """
 
-    def __init__(self, pool: PagePool, policy: Policy | tuple[Policy, Policy] | None = None, capacity: int | None = None) -> None:
+    def __init__(self, pool: PagePool, policy: Policy | tuple[Policy, Policy] | None = None, capacity: int = sys.maxsize) -> None:
         self.pool = pool
         self.capacity = capacity
         self.policy = policy if policy is not None else Uniform()
@@ -241,7 +242,7 @@ class PagedCache:
     def _refuse_overflow(self, rows: int) -> None:
         if rows < 0:
             raise CapacityError(f"{rows} rows: expected 0 or more")
-        if self.capacity is not None and self._length + rows > self.capacity:
+        if self._length + rows > self.capacity:
             raise CapacityError(
                 f"{rows} more tokens do not fit: the cache was made for {self.capacity}, of which {self._length} are taken; "
                 "truncate it, or make one for a longer context"

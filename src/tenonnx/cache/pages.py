@@ -13,7 +13,7 @@ import numpy as np
 
 from tenonnx.errors import CapacityError, PageError, PayloadError
 from tenonnx.layouts.pages import DESCRIPTOR, MAX_PAGE_TOKENS, page_kind
-from tenonnx.schema.messages import SequenceProto, TypeProto
+from tenonnx.schema.messages import QuantizedTensorProto, SequenceProto, TypeProto
 from tenonnx.structs import Format
 from tenonnx.structs.formats_pages import family, page_format, token_writable
 from tenonnx.structs.quantizations import Quantizations, declare_quantization
@@ -65,7 +65,9 @@ class Page:
         try:
             self._buffer = Buffer(wanted, "page")
         except MemoryError as error:
-            raise CapacityError(f"a page of {wanted:,} bytes cannot be allocated; free pages, or choose a smaller format") from error
+            raise CapacityError(
+                f"a page of {wanted:,} bytes cannot be allocated; free pages, or choose a smaller format"
+            ) from error
         self.spec, self.format = spec, format
         self.data: np.ndarray = self._buffer.array()
 
@@ -140,8 +142,8 @@ def _row_bytes(format: Format) -> tuple[int, int]:
 def _recode(source: np.ndarray, kind: Any, target: np.ndarray, to: Any, spec: PageSpec) -> None:
     from tenonnx._native import run_kernel
 
-    views = [(array.ctypes.data, _UINT8, [array.size], [1]) for array in (source, target)]
-    run_kernel("recode_page", views[:1], views[1:], [*kind, *to, spec.rows, spec.size], threads=1)
+    rows = ((array.ctypes.data, _UINT8, [array.size], [1]) for array in (source, target))
+    run_kernel("recode_page", [next(rows)], [next(rows)], [*kind, *to, spec.rows, spec.size], threads=1)
 
 
 class PageTable:
@@ -178,7 +180,9 @@ class PageTable:
         """The page of an id; ``PageError`` where there is none."""
         found = self.pages[page] if 0 <= page < len(self.pages) else None
         if found is None:
-            raise PageError(f"page {page}: the table has no such page; its ids are 0 to {len(self.pages) - 1}, freed ones excepted")
+            raise PageError(
+                f"page {page}: the table has no such page; its ids are 0 to {len(self.pages) - 1}, freed ones excepted"
+            )
         return found
 
     @property
@@ -259,8 +263,9 @@ class PageTable:
         for number in range(len(self.pages)):
             page = self[number]
             index = declare_quantization(model, page.format, self.spec.elem_type)
-            sequence.quantized_tensor_values.add(
-                dims=self.spec.dims, raw_data=page.data.tobytes(), n_bytes=page.nbytes, quantized_type=index
+            content = page.data.tobytes()
+            sequence.quantized_tensor_values.append(
+                QuantizedTensorProto(dims=self.spec.dims, raw_data=content, n_bytes=page.nbytes, quantized_type=index)
             )
         return sequence
 

@@ -12,7 +12,7 @@ import json
 import os
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, BinaryIO
 
 import numpy as np
 
@@ -61,7 +61,7 @@ def save(cache: PagedCache, path: str | os.PathLike[str]) -> None:
         stream.write(_MAGIC + len(text).to_bytes(8, "little") + _digest(text) + text)
         for row in pages:
             for page in row:
-                stream.write(page.data)
+                stream.write(page.data.data)
 
 
 def read_header(path: str | os.PathLike[str]) -> SavedPages:
@@ -84,8 +84,10 @@ def read(cache: PagedCache, path: str | os.PathLike[str]) -> tuple[list[int], in
         wanted = {name: (table.spec.elem_type, table.spec.dims) for name, table in pool.tables.items()}
         if saved.tokens != pool.tokens or saved.tables != wanted:
             raise PayloadError(f"{path}: holds pages of another model or page size; load it into a cache of the same model")
-        if cache.capacity is not None and saved.length > cache.capacity:
-            raise PayloadError(f"{path}: holds {saved.length} tokens, the cache takes {cache.capacity}; make one for a longer context")
+        if saved.length > cache.capacity:
+            raise PayloadError(
+                f"{path}: holds {saved.length} tokens, the cache takes {cache.capacity}; make one for a longer context"
+            )
         try:
             for number, page in enumerate(saved.pages):
                 made.append(pool.create({name: format for name, (format, _, _) in page.items()}))
@@ -102,23 +104,28 @@ def read(cache: PagedCache, path: str | os.PathLike[str]) -> tuple[list[int], in
     return made, saved.length
 
 
-def _fill(target: np.ndarray, stream: IO[bytes], nbytes: int, digest: bytes, where: str) -> None:
+def _fill(target: np.ndarray, stream: BinaryIO, nbytes: int, digest: bytes, where: str) -> None:
     if nbytes != target.size:
         raise PayloadError(f"{where} has {nbytes} bytes; its format takes {target.size}")
-    if stream.readinto(memoryview(target)) != nbytes:  # type: ignore[attr-defined]
+    if _read_into(stream, target) != nbytes:
         raise PayloadError(f"{where} is cut short; the file is truncated: save the cache again")
     if _digest(target) != digest:
         raise PayloadError(f"{where} is not what was saved: its digest differs; the file is damaged")
 
 
-def _opened(path: str | os.PathLike[str]) -> IO[bytes]:
+def _read_into(stream: BinaryIO, target: np.ndarray) -> int:
+    """Bytes read from a stream into an array, without a copy."""
+    return stream.readinto(target.data)  # type: ignore[attr-defined,no-any-return]  # BinaryIO does not declare it
+
+
+def _opened(path: str | os.PathLike[str]) -> BinaryIO:
     try:
-        return open(path, "rb")  # noqa: SIM115 - every caller closes it by with
+        return open(path, "rb")
     except OSError as error:
         raise PayloadError(f"{path}: cannot be read: {error.strerror}") from error
 
 
-def _header(stream: IO[bytes], where: str) -> SavedPages:
+def _header(stream: BinaryIO, where: str) -> SavedPages:
     if stream.read(len(_MAGIC)) != _MAGIC:
         raise PayloadError(f"{where}: is no saved paged cache of this version")
     length, digest = int.from_bytes(stream.read(8), "little"), stream.read(_DIGEST)
@@ -138,7 +145,10 @@ def _parsed(header: Any) -> SavedPages:
     length, tokens = int(header["length"]), int(header["tokens"])
     tables = {str(name): (int(kind), tuple(map(int, dims))) for name, (kind, *dims) in header["tables"].items()}
     pages = [
-        {name: (str(format), int(nbytes), bytes.fromhex(digest)) for name, (format, nbytes, digest) in zip(tables, row, strict=True)}
+        {
+            name: (str(format), int(nbytes), bytes.fromhex(digest))
+            for name, (format, nbytes, digest) in zip(tables, row, strict=True)
+        }
         for row in header["pages"]
     ]
     if tokens < 1 or not 0 <= length <= tokens * len(pages) or len(pages) > -(-length // tokens):

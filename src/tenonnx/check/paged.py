@@ -46,7 +46,9 @@ def _type_findings(type_proto: Any, model: Any, where: str) -> Iterator[Diagnost
 
 def _page_type_findings(page: Any, model: Any, where: str) -> Iterator[Diagnostic]:
     if page.elem_type not in dtypes.BY_NUMBER:
-        yield _error("page-type", where, f"pages have element type {page.elem_type}; expected one of fixed width, such as FLOAT16")
+        yield _error(
+            "page-type", where, f"pages have element type {page.elem_type}; expected one of fixed width, such as FLOAT16"
+        )
     for index in page.allowed_quantized_type:
         if not 0 <= index < len(model.quantizations):
             yield _error(
@@ -112,7 +114,9 @@ def _agreement(value: Any, declared: Any, profile: Any, quantizations: Quantizat
         )
     allowed = list(declared.allowed_quantized_type)
     if allowed and value.quantized_type not in allowed:
-        yield _error("allowed-quantized-type", place, f"has quantized_type {value.quantized_type}; the container allows {allowed}")
+        yield _error(
+            "allowed-quantized-type", place, f"has quantized_type {value.quantized_type}; the container allows {allowed}"
+        )
 
 
 def _same(a: Any, b: Any) -> bool:

@@ -92,11 +92,9 @@ class Builder:
     # ---- What is there before the first node
 
     def _input(self, name: str, tables: Mapping[str, int]) -> None:
-        if pages_of(self.context[name]) is not None:
-            # Kernels see descriptors of the pages; as many as the run binds, or a few where nothing is bound yet.
-            elem_type, dims = INT64, (tables.get(name, 16), DESCRIPTOR)
-        else:
-            elem_type, dims = self.type_of(name)
+        # Of a table, kernels see descriptors of the pages: as many as the run binds, or a few where nothing is bound yet.
+        is_table = pages_of(self.context[name]) is not None
+        elem_type, dims = (INT64, (tables.get(name, 16), DESCRIPTOR)) if is_table else self.type_of(name)
         mutable = name in self.aliases.mutable_inputs
         owner = Owner(name, Storage.INPUT, nbytes_of(elem_type, dims), mutable=mutable)
         self.env[name] = self.inputs[name] = Value(name, elem_type, dims, row_major(dims), owner)

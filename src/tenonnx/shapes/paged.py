@@ -61,7 +61,9 @@ def _check_update(scope: Scope, node: Any, lookup: Lookup, where: str) -> None:
     _check_integers(page_id, node.input[1], (0, 1), "INT64[] or INT64[pages]", where)
     _check_integers(position, node.input[3], (0,), "INT64[]", where)
     if values.elem_type != pages.elem_type:
-        raise ShapeError(f"{where}: values {node.input[2]!r} are {values}, the pages of element type {pages.elem_type}; cast them")
+        raise ShapeError(
+            f"{where}: values {node.input[2]!r} are {values}, the pages of element type {pages.elem_type}; cast them"
+        )
     if values.dims is None or pages.dims is None:
         return
     if len(values.dims) != len(pages.dims):

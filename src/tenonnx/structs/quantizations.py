@@ -87,9 +87,7 @@ class Quantizations:
         function = self._functions.get((call.domain, call.op_type, call.overload))
         if function is None:
             raise CheckError(f"{where}: its decoder calls no function of the model; declare it with declare_quantization")
-        return self._recognized(node.element, shape, function) or Format(
-            quantization.name, node.element, shape, function
-        )
+        return self._recognized(node.element, shape, function) or Format(quantization.name, node.element, shape, function)
 
     def _recognized(self, block: Node, shape: tuple[int, ...], function: Any) -> Format | None:
         found = functions.normal_form(function)
@@ -108,4 +106,3 @@ def _candidates(shape: tuple[int, ...]) -> list[Format]:
 
 def _same(a: Format, b: Format) -> bool:
     return a.block_type == b.block_type and a.block_shape == b.block_shape and a.normal_form == b.normal_form
-
