@@ -115,7 +115,7 @@ def _fill(target: np.ndarray, stream: BinaryIO, nbytes: int, digest: bytes, wher
 
 def _read_into(stream: BinaryIO, target: np.ndarray) -> int:
     """Bytes read from a stream into an array, without a copy."""
-    return stream.readinto(target.data)  # type: ignore[attr-defined,no-any-return]  # BinaryIO does not declare it
+    return stream.readinto(target.data)  # type: ignore[attr-defined]  # BinaryIO does not declare it
 
 
 def _opened(path: str | os.PathLike[str]) -> BinaryIO:
