@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from itertools import pairwise
 from typing import NamedTuple, Protocol
 
 from tenonnx.errors import CapacityError, OptionError
@@ -53,7 +54,7 @@ class Aged:
 
     def __init__(self, steps: Sequence[tuple[str, int | None]]) -> None:
         bounds = [bound for _, bound in steps]
-        ordered = all(a is not None and a >= 0 and (b is None or a < b) for a, b in zip(bounds, bounds[1:], strict=False))
+        ordered = all(a is not None and a >= 0 and (b is None or a < b) for a, b in pairwise(bounds))
         if not steps or bounds[-1] is not None or not ordered:
             raise OptionError(f"Aged({list(steps)!r}): expected ages in tokens that grow, and None for the last step")
         self.steps = tuple(steps)

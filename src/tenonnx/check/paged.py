@@ -104,7 +104,7 @@ def _agreement(value: Any, declared: Any, profile: Any, quantizations: Quantizat
         yield _error(
             "inline-quantization",
             place,
-            f"its inline quantization {value.quantization.name!r} is not quantizations[{value.quantized_type}]; keep one of the two",
+            f"its inline quantization {value.quantization.name!r} is not quantizations[{value.quantized_type}]; keep one",
         )
     if declared.elem_type and profile.elem_type != declared.elem_type:
         yield _error(

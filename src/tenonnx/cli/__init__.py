@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from tenonnx.cli import chat, check, convert, demo, generate, inspect, pull, quantize
+from tenonnx.cli import chat, check, convert, demo, generate, inspect, perplexity, pull, quantize
 
 # Plain help and errors: rich would cost every command its import.
 app = typer.Typer(
@@ -26,6 +26,7 @@ for command in (
     convert.convert,
     quantize.quantize,
     inspect.inspect,
+    perplexity.perplexity,
     check.check,
     demo.demo,
 ):

@@ -145,7 +145,7 @@ class PagedInputs:
             rows = found.pop() if len(found) == 1 else None
             if not isinstance(rows, int):
                 raise UnsupportedError(
-                    "how many tokens this run adds is not known from the shapes of its inputs; bind tables, ids and positions yourself"
+                    "how many tokens this run adds is not known from its inputs' shapes; bind tables, ids and positions yourself"
                 )
             if len(self._rows) > 256:
                 self._rows.clear()
