@@ -191,7 +191,7 @@ class PagedCache:
         if self._boundary_shared:
             raise PageError(f"page {page}: is shared by {self.pool.owners(page)} sequences; call prepare() before the run")
         for name, table in self.pool.tables.items():
-            if not table[page].token_writable:
+            if page in table.foreign and not table[page].token_writable:
                 raise PageError(
                     f"page {page} of {name!r}: format {table[page].format.name} is written by whole pages alone; "
                     "requantize it to a token-writable format"

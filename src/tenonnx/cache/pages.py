@@ -161,6 +161,7 @@ class PageTable:
         self.new_format = self.admitted(new_format)
         self.pages: list[Page | None] = []
         self.descriptors = np.zeros((_SMALLEST_TABLE, DESCRIPTOR), np.int64)
+        self.foreign: set[int] = set()  # ids of pages whose format no kernel knows
 
     def admitted(self, format: Format | str) -> Format:
         """The format for this table's rows; ``PageError`` where the model's type does not admit it."""
@@ -229,9 +230,13 @@ class PageTable:
     def _set(self, page: int, content: Page | None) -> None:
         self.pages[page] = content
         self.descriptors[page] = 0
+        self.foreign.discard(page)
         if content is not None:
+            kind = page_kind(content.format)
+            if kind is None:
+                self.foreign.add(page)
             # A kind that no kernel knows keeps them off a page that goes through its decoder.
-            self.descriptors[page] = content.address, *(page_kind(content.format) or (-1, 0)), content.nbytes
+            self.descriptors[page] = content.address, *(kind or (-1, 0)), content.nbytes
 
     # ---- As messages
 

@@ -59,7 +59,14 @@ def paged_cache_update(builder: Builder, node: Any) -> bool:
     updated = Value(node.output[0], INT64, table.dims, table.strides, table.owner, 0, table.version + 1, table)
     parallel = values.size * values.itemsize >= PARALLEL_BYTES
     builder.step(
-        "paged_update", label, [table, page_id, values, position], [updated], ints=(tokens,), after=[check], parallel=parallel
+        "paged_update",
+        label,
+        [table, page_id, values, position],
+        [updated],
+        ints=(tokens,),
+        after=[check],
+        parallel=parallel,
+        reuse=(0,),
     )
     root = builder.aliases.root(node.output[0])
     builder.page_writes.append(PageWrite(label, root, node.input[1], node.input[3], rows, tokens))

@@ -6,12 +6,12 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
+from weakref import WeakSet
 
 import numpy as np
 
 from tenonnx.cache import Extent, PagedCache, PagePool, PageSpec, PageTable, Writable
 from tenonnx.errors import BindingError, CapacityError, ImmutableStorageError, PageError, ShapeError, UnsupportedError
-from tenonnx.layouts.pages import page_kind
 from tenonnx.plan import ExecutionPlan, PageWrite, Planner
 from tenonnx.shapes.paged import is_stacked, paged_nodes
 from tenonnx.shapes.symbols import SymMap, SymQuantizedTensor, SymSequence, SymTensor, pages_of
@@ -97,6 +97,7 @@ class PagedInputs:
             dict.fromkeys(planner.aliases.root(node.input[2]) for node in attention if not is_stacked(node))
         )
         self._rows: dict[tuple[Any, ...], int] = {}
+        self._pools: WeakSet[PagePool] = WeakSet()  # that fit this model
 
     def new_pool(self) -> PagePool:
         """Empty tables for every table of the model."""
@@ -111,13 +112,9 @@ class PagedInputs:
     @contextmanager
     def step(self, cache: PagedCache, specs: Mapping[str, Any], given: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
         """The inputs that the cache feeds to one run over ``given``; its length moves when the block ends well."""
-        if set(cache.pool.tables) != set(self.tables):
-            raise BindingError("the cache has other tables than the model; make it with this session's new_cache()")
-        for name, spec in self.tables.items():
-            if cache.pool.tables[name].spec != spec.spec():
-                raise BindingError(
-                    f"input {name!r}: the cache has pages of {cache.pool.tables[name].spec}, expected {spec.spec()}"
-                )
+        if cache.pool not in self._pools:
+            self._check_pool(cache.pool)
+            self._pools.add(cache.pool)
         with cache.step(self._new_rows(specs, given)) as step:
             fed: dict[str, Any] = dict(cache.pool.tables)
             for names, value in (
@@ -128,6 +125,13 @@ class PagedInputs:
             ):
                 fed.update(dict.fromkeys(names, value))
             yield fed
+
+    def _check_pool(self, pool: PagePool) -> None:
+        if set(pool.tables) != set(self.tables):
+            raise BindingError("the cache has other tables than the model; make it with this session's new_cache()")
+        for name, spec in self.tables.items():
+            if pool.tables[name].spec != spec.spec():
+                raise BindingError(f"input {name!r}: the cache has pages of {pool.tables[name].spec}, expected {spec.spec()}")
 
     def _new_rows(self, specs: Mapping[str, Any], given: Mapping[str, Any]) -> int:
         """How many tokens a run over these inputs appends, from the shapes that they imply."""
@@ -160,9 +164,13 @@ class PagedInputs:
         for table in tables.values():
             table.reserve(len(table) + named)
 
-    def bind(self, plan: ExecutionPlan, tables: dict[str, PageTable], arrays: Mapping[str, np.ndarray]) -> Bound:
-        """Check every update, then make the pages that are missing: all rows, layers and pages before the first byte."""
-        wanted = [(write, tables[write.root], *self._named(write, arrays)) for write in plan.page_writes]
+    def bind(self, plan: ExecutionPlan, tables: dict[str, PageTable], arrays: Mapping[str, np.ndarray], cached: bool) -> Bound:
+        """Check every update, then make the pages that are missing: all rows, layers and pages before the first byte.
+
+        ``cached``: a PagedCache has done both already.
+        """
+        updates = () if cached else plan.page_writes
+        wanted = [(write, tables[write.root], *self._named(write, arrays)) for write in updates]
         for write, table, ids, position in wanted:
             if ids is not None and position is not None:
                 _check_write(write, table, ids, position)
@@ -220,16 +228,13 @@ class PagedInputs:
 
     def _shadow(self, bound: Bound, arrays: Mapping[str, np.ndarray]) -> None:
         """Stand-ins for pages that go through their decoder; the table that kernels read is a copy then."""
+        mixed = {name: table for name, table in bound.tables.items() if table.foreign}
+        if not mixed:
+            return
         used = {page for name in (*self._ids, *self._page_tables) if name in arrays for page in arrays[name].reshape(-1).tolist()}
-        for name, table in bound.tables.items():
-            foreign = [
-                number
-                for number, page in enumerate(table)
-                if page is not None and page_kind(page.format) is None and (number in used or not self._page_tables)
-            ]
-            if foreign:
-                bound.descriptors[name] = bound.descriptors[name].copy()
-            for number in foreign:
+        for name, table in mixed.items():
+            bound.descriptors[name] = bound.descriptors[name].copy()
+            for number in table.foreign & used if self._page_tables else table.foreign:
                 decoded = np.ascontiguousarray(table[number].decode(), np.float32)
                 bound.shadows[name, number] = decoded
                 bound.descriptors[name][number] = decoded.ctypes.data, 0, 1, decoded.nbytes

@@ -229,7 +229,7 @@ class Session:
         arrays |= {name: table.descriptors for name, table in tables.items()}
         executable = self._executable(arrays)
         plan = executable.plan
-        bound = self._paged.bind(plan, tables, arrays)
+        bound = self._paged.bind(plan, tables, arrays, cached=cache is not None)
         arrays |= bound.descriptors
         if cache is None:
             writes = [*writes, *self._paged.extents(plan, bound, arrays)]

@@ -137,7 +137,8 @@ def load_model(
     """A model ready for ``generate``, ``stream`` and ``Conversation``: an .onnx file, a GGUF, an
     onnxruntime-genai folder or a known name.
 
-    ``paged`` is for caches in pages, whose formats a policy chooses. Raises ``UnsupportedError`` for a model without a tokenizer or without the inputs of a decoder.
+    ``paged`` is for caches in pages, whose formats a policy chooses. Raises ``UnsupportedError`` for a model without a
+    tokenizer or without the inputs of a decoder.
     """
     start = time.perf_counter()
     model, data_root = read_model(name, progress, paged=paged)
