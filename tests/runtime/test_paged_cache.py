@@ -164,12 +164,11 @@ def test_a_failed_run_leaves_pages_length_and_ids_as_they_were(session):
     cache = new_cache(session)
     append(session, cache, 4)
     before, ids = ledger_bytes(), cache.pages
-    q = np.zeros((1, HEADS, 9, HEAD), np.float32)
+    rng, q = np.random.default_rng(0), np.zeros((1, HEADS, 9, HEAD), np.float32)
     with pytest.raises(errors.TenonnxError):
         session.run({"q": q, "k_rows": np.zeros((KV_HEADS, 9, HEAD), np.float16)}, cache=cache)
     with pytest.raises(errors.ShapeError):
-        session.run({"q": q, "k_rows": np.zeros((KV_HEADS, 9, 3), np.float16), "v_rows": np.zeros((KV_HEADS, 9, VALUE), np.float16)},
-                    cache=cache)  # fmt: skip
+        session.run({"q": q, "k_rows": rows(rng, KV_HEADS, 9, 3), "v_rows": rows(rng, KV_HEADS, 9, VALUE)}, cache=cache)
     assert (ledger_bytes(), cache.pages, cache.length) == (before, ids, 4)
     append(session, cache, 9)
 
@@ -395,12 +394,14 @@ def test_a_users_format_with_an_encoder_is_written_and_read_through_them(session
 
 
 def test_a_format_whose_blocks_span_tokens_seals_a_page(session):
-    sealed = Format(
-        "CHANNELS_5", structure("CHANNELS_5", d=f16, q=i8[TOKENS]), (TOKENS, 1),
-        lambda x: (x.d.astype(np.float32)[:, None] * x.q.astype(np.float32))[:, :, None],
-        lambda x: {"d": (np.abs(x[:, :, 0]).max(1) / 127 + 1e-6).astype(np.float16),
-                   "q": np.rint(x[:, :, 0] / (np.abs(x[:, :, 0]).max(1, keepdims=True) / 127 + 1e-6)).clip(-127, 127).astype(np.int8)},
-    )  # fmt: skip
+    def quantize(x):
+        scale = np.abs(x[:, :, 0]).max(axis=1, keepdims=True) / 127 + 1e-6
+        return {"d": scale[:, 0].astype(np.float16), "q": np.rint(x[:, :, 0] / scale).clip(-127, 127).astype(np.int8)}
+
+    def decoder(x):
+        return (x.d.astype(np.float32)[:, None] * x.q.astype(np.float32))[:, :, None]
+
+    sealed = Format("CHANNELS_5", structure("CHANNELS_5", d=f16, q=i8[TOKENS]), (TOKENS, 1), decoder, quantize)
     if "CHANNELS_5" not in catalogue:
         catalogue.add(sealed)
     cache = new_cache(session)

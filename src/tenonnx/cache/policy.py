@@ -6,7 +6,8 @@ from collections.abc import Callable, Sequence
 from itertools import pairwise
 from typing import NamedTuple, Protocol
 
-from tenonnx.errors import CapacityError, OptionError
+from tenonnx.errors import CapacityError, CheckError, OptionError
+from tenonnx.structs.resolve import imported
 
 LADDER = ("F16", "INT8_PAGE", "INT4_PAGE", "INT2_PAGE")
 
@@ -129,11 +130,9 @@ def parse_policy(text: str) -> Policy:
     if kind.lower() == "budget":
         return Budget(_bytes(rest))
     if rest:
-        import importlib
-
         try:
-            found: Policy = getattr(importlib.import_module(kind), rest)
-        except (ImportError, AttributeError) as error:
-            raise OptionError(f"policy {text!r}: {error}; give module:object") from error
+            found: Policy = imported(text)
+        except CheckError as error:
+            raise OptionError(f"policy {error}; name an object with new_format and formats") from error
         return found
     return Uniform(text.upper())
