@@ -36,6 +36,23 @@ static inline Extremes extremes(const float* x) {
 
 constexpr float kLargestHalf = 65504.0f;
 
+// kLanes unsigned codes of 16, from place `at` on.
+static inline VecInt widen_unsigned(Bytes codes, int at) {
+#if defined(__AVX512F__)
+  return at == 0 ? VecInt(_mm512_cvtepu8_epi32(__m128i(codes))) : VecInt{};
+#elif defined(__AVX2__)
+  return VecInt(_mm256_cvtepu8_epi32(at == 0 ? __m128i(codes) : _mm_unpackhi_epi64(__m128i(codes), __m128i(codes))));
+#else
+  return VecInt{codes[at], codes[at + 1], codes[at + 2], codes[at + 3]};
+#endif
+}
+
+// value(code) of 16 unsigned codes.
+template <typename F>
+TENONNX_INLINE void store_unsigned(float* out, Bytes codes, F value) {
+  for (int i = 0; i < kVectorCodes; i += kLanes) store(out + i, value(widen_unsigned(codes, i)));
+}
+
 // FLOAT16 scale and minimum, then codes of Width bits: the first Block * Width / 8 elements in the lowest bits of their bytes.
 template <int Width, int Block>
 struct AffineRow {
@@ -46,6 +63,13 @@ struct AffineRow {
   static void decode(const byte* row, int64_t size, float* out) {
     for (int64_t i = 0; i < size; i += Block, row += kSize) {
       const float d = half_at(row), m = half_at(row + 2);
+      if constexpr (kBytes % kVectorCodes == 0) {
+        for (int part = 0; part < kParts; ++part)
+          for (int j = 0; j < kBytes; j += kVectorCodes)
+            store_unsigned(out + i + part * kBytes + j, load_from<Bytes>(row + 4 + j) >> uint8_t(part * Width) & uint8_t(kLargest),
+                           [d, m](VecInt code) { return fma(splat(d), to_floats(code), splat(m)); });
+        continue;
+      }
       uint8_t packed[kBytes];
       std::memcpy(packed, row + 4, kBytes);
       for (int part = 0; part < kParts; ++part)
@@ -101,7 +125,15 @@ struct Fp8Row {
 
   static void decode(const byte* row, int64_t size, float* out) {
     const float d = half_at(row);
-    for (int64_t i = 0; i < size; ++i) out[i] = d * float_of_e4m3(uint8_t(row[2 + i]));
+    int64_t i = 0;
+    for (; i + kVectorCodes <= size; i += kVectorCodes)
+      store_unsigned(out + i, load_from<Bytes>(row + 2 + i), [d](VecInt code) {
+        const VecInt magnitude = code & 127;
+        const Vec value = as_float(magnitude << 20) * 0x1p120f;
+        const Vec found = magnitude == 127 ? splat(__builtin_nanf("")) : value;
+        return as_float(as_int(found) | (code & 128) << 24) * d;
+      });
+    for (; i < size; ++i) out[i] = d * float_of_e4m3(uint8_t(row[2 + i]));
   }
 
   static void encode(const float* x, int64_t size, byte* row) {
