@@ -69,6 +69,7 @@ TENONNX_INLINE void with_elements(const Tensor& t, F f) {
 
 // Dense K and V, as the attention kernels over tensors have them.
 struct DenseKeys {
+  static constexpr bool kHeadsOutside = true;  // all keys of a head, then those of the next
   const Tensor &k, &v;
 
   explicit DenseKeys(const Args& a) : k(a.in[1]), v(a.in[2]) {}

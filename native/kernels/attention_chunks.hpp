@@ -152,7 +152,10 @@ static void run_chunks(const Source& source, const AttentionShape& s, int64_t ch
   const int64_t chunks = chunks_of(s.capacity, chunk_keys), rows = s.n * s.group;
   const int64_t blocks = (rows + kRowBlock - 1) / kRowBlock;
   for (int64_t task = begin; task < end; ++task) {
-    const int64_t chunk = task % chunks, kv = task / chunks % s.kv_heads, b = task / chunks / s.kv_heads;
+    // In the order in which the source has them in memory.
+    const int64_t inner = task % (chunks * s.kv_heads), b = task / (chunks * s.kv_heads);
+    const int64_t chunk = Source::kHeadsOutside ? inner % chunks : inner / s.kv_heads;
+    const int64_t kv = Source::kHeadsOutside ? inner / chunks : inner % s.kv_heads;
     const int64_t valid = s.valid(b);
     if (chunk * chunk_keys >= valid) continue;
     for (int64_t block = 0; block < blocks; ++block) {

@@ -23,6 +23,8 @@ int64_t chunk_keys(int64_t page) { return page >= kChunkKeys ? page : kChunkKeys
 
 class PagedKeys {
  public:
+  static constexpr bool kHeadsOutside = false;  // a page has the rows of all heads for its tokens
+
   explicit PagedKeys(const Args& a)
       : k_(a.in[1]), v_(a.has(4) ? a.in[4] : a.in[1]), pages_(a.in[2]), page_(a.ints[2]), kv_heads_(a.ints[3]),
         head_(a.in[0].dims[3]), value_(a.ints[4]), stacked_(!a.has(4)) {}

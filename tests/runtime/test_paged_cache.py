@@ -598,3 +598,28 @@ def test_pages_go_from_any_format_to_any_other(names, seed):
         table.requantize(0, name)
         np.testing.assert_allclose(table[0].decode(), wanted, rtol=1e-6, atol=1e-6)
         assert table.nbytes == table.spec.nbytes(name)
+
+
+def test_attention_refuses_a_length_or_an_id_that_its_page_table_does_not_have(session):
+    from tenonnx import writable
+
+    def table(size):
+        made = PageTable(PageSpec(FLOAT16, (KV_HEADS, TOKENS, size)))
+        made.create(0).encode(np.ones(made.spec.dims))
+        return made
+
+    k, v = table(HEAD), table(VALUE)
+    before = [page.data.copy() for page in (k[0], v[0])]
+    given = {
+        "q": np.zeros((1, HEADS, 1, HEAD), np.float32),
+        "k": writable(k),
+        "v": writable(v),
+        "k_rows": np.zeros((KV_HEADS, 1, HEAD), np.float16),
+        "v_rows": np.zeros((KV_HEADS, 1, VALUE), np.float16),
+        "page_id": np.array([0]),
+        "position": np.array(0),
+    }
+    for ids, length, error in (([0], 6, errors.CapacityError), ([0], -1, errors.CapacityError), ([5], 1, errors.PageError)):
+        with pytest.raises(error, match="Nothing was written"):
+            session.run({**given, "page_table": np.array([ids]), "lengths": np.array([length])})
+    assert all(np.array_equal(a, page.data) for a, page in zip(before, (k[0], v[0]), strict=True))

@@ -85,10 +85,12 @@ def paged_attention(builder: Builder, node: Any) -> bool:
     page_table, lengths = builder.value(node.input[3]), builder.value(node.input[4])
     dims = _page_dims(builder, node.input[1])
     value_dims = dims if v is None else _page_dims(builder, node.input[2])
+    checks = []
     for name, table, shape in ((node.input[1], k, dims), (node.input[2], v, value_dims)):
         if table is not None:
             tokens, rows = shape[-2], math.prod(shape[:-1])
-            builder.check("check_page_table", table, (tokens, rows, shape[-1]), f"{label}: {name}", page_table, lengths)
+            ints = (tokens, rows, shape[-1])
+            checks.append(builder.check("check_page_table", table, ints, f"{label}: {name}", page_table, lengths))
     tokens, kv_heads, value = dims[-2], dims[-3], value_dims[-1]
     ints = (int(given.get("is_causal", 0)), int(given.get("left_window", -1)), tokens, kv_heads, value)
     floats = (float(given.get("scale", 1.0 / math.sqrt(q.dims[3]) if q.dims[3] else 1.0)), float(given.get("softcap", 0.0)))
@@ -100,10 +102,12 @@ def paged_attention(builder: Builder, node: Any) -> bool:
         capacity = page_table.dims[1] * tokens
         nbytes = 4 * batch * heads * count * -(-capacity // chunk) * (value + 2)
         workspace = builder.new(f"{node.output[0]}.partial", UINT8, (nbytes,), Storage.WORKSPACE)
-        builder.step("paged_attention_partial", label, operands, [workspace], ints=ints, floats=floats, parallel=True)
+        builder.step(
+            "paged_attention_partial", label, operands, [workspace], ints=ints, floats=floats, parallel=True, after=checks
+        )
         builder.step("paged_attention_combine", label, [workspace, lengths], [result], ints=(capacity, chunk), parallel=False)
     else:
-        builder.step("paged_attention", label, operands, [result], ints=ints, floats=floats, parallel=True)
+        builder.step("paged_attention", label, operands, [result], ints=ints, floats=floats, parallel=True, after=checks)
     builder.define(node, result)
     return True
 
