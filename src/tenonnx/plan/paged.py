@@ -89,8 +89,8 @@ def paged_attention(builder: Builder, node: Any) -> bool:
     for name, table, shape in ((node.input[1], k, dims), (node.input[2], v, value_dims)):
         if table is not None:
             tokens, rows = shape[-2], math.prod(shape[:-1])
-            ints = (tokens, rows, shape[-1])
-            checks.append(builder.check("check_page_table", table, ints, f"{label}: {name}", page_table, lengths))
+            wanted = (tokens, rows, shape[-1])
+            checks.append(builder.check("check_page_table", table, wanted, f"{label}: {name}", page_table, lengths))
     tokens, kv_heads, value = dims[-2], dims[-3], value_dims[-1]
     ints = (int(given.get("is_causal", 0)), int(given.get("left_window", -1)), tokens, kv_heads, value)
     floats = (float(given.get("scale", 1.0 / math.sqrt(q.dims[3]) if q.dims[3] else 1.0)), float(given.get("softcap", 0.0)))
