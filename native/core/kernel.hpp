@@ -17,6 +17,9 @@ struct Fault {
 };
 constexpr int32_t kFaultPosition = 1;  // found: position; low..high: what is allowed; where: row of the batch
 constexpr int32_t kFaultIndex = 2;     // found: index; low..high: what is allowed; where: flat element
+constexpr int32_t kFaultPage = 3;      // found: id of a page that is missing, or of another size; where: its place
+constexpr int32_t kFaultRows = 4;      // found: position; high: pages named; where: rows to write
+constexpr int32_t kFaultLength = 5;    // found: length; low..high: what is allowed; where: row of the batch
 
 struct Args {
   const Tensor* in;

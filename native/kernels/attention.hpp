@@ -1,4 +1,4 @@
-// What both attention kernels share: ONNX Attention (opset 23 and 24) over 4-D views, heads grouped over fewer K/V heads.
+// What the attention kernels share: ONNX Attention (opset 23 and 24) over 4-D views, heads grouped over fewer K/V heads.
 //
 //   in   q [b, H, n, head] FLOAT; k [b, KV, capacity, head] and v [b, KV, capacity, value] FLOAT, FLOAT16 or BFLOAT16;
 //        mask, optional: FLOAT (added) or BOOL (true takes part), a view [b, H, n, total], total <= capacity (keys
@@ -28,18 +28,17 @@ static inline int64_t valid_length(const Tensor* lengths, int64_t b, int64_t cap
 }
 
 struct AttentionShape {
-  const Tensor &q, &k, &v;
+  const Tensor& q;
   const Tensor *mask, *lengths;  // null when absent
   int64_t batch, heads, kv_heads, group, n, capacity, head, value;
   bool causal;
   int64_t window;
   float scale, softcap;
 
-  explicit AttentionShape(const Args& a)
-      : q(a.in[0]), k(a.in[1]), v(a.in[2]), mask(a.has(3) ? &a.in[3] : nullptr), lengths(a.has(4) ? &a.in[4] : nullptr),
-        batch(q.dims[0]), heads(q.dims[1]), kv_heads(k.dims[1]), group(heads / kv_heads), n(q.dims[2]), capacity(k.dims[2]),
-        head(q.dims[3]), value(v.dims[3]), causal(a.ints[0] != 0), window(a.ints[1]), scale(float(a.floats[0])),
-        softcap(float(a.floats[1])) {}
+  AttentionShape(const Args& a, int64_t kv_heads, int64_t capacity, int64_t value, const Tensor* mask, const Tensor* lengths)
+      : q(a.in[0]), mask(mask), lengths(lengths), batch(q.dims[0]), heads(q.dims[1]), kv_heads(kv_heads), group(heads / kv_heads),
+        n(q.dims[2]), capacity(capacity), head(q.dims[3]), value(value), causal(a.ints[0] != 0), window(a.ints[1]),
+        scale(float(a.floats[0])), softcap(float(a.floats[1])) {}
 
   int64_t valid(int64_t b) const { return valid_length(lengths, b, capacity); }
 
@@ -67,6 +66,33 @@ TENONNX_INLINE void with_elements(const Tensor& t, F f) {
     default: return f(t.as<const float>());
   }
 }
+
+// Dense K and V, as the attention kernels over tensors have them.
+struct DenseKeys {
+  static constexpr bool kHeadsOutside = true;  // all keys of a head, then those of the next
+  const Tensor &k, &v;
+
+  explicit DenseKeys(const Args& a) : k(a.in[1]), v(a.in[2]) {}
+
+  static AttentionShape shape(const Args& a) {
+    const Tensor &k = a.in[1], &v = a.in[2];
+    return {a, k.dims[1], k.dims[2], v.dims[3], a.has(3) ? &a.in[3] : nullptr, a.has(4) ? &a.in[4] : nullptr};
+  }
+
+  // f(data, elements between rows, offset, rows): `count` keys of one head from `first` on, as one run of rows.
+  template <typename F>
+  void keys(int64_t b, int64_t kv, int64_t first, int64_t count, F f) const { rows(k, b, kv, first, count, f); }
+  template <typename F>
+  void values(int64_t b, int64_t kv, int64_t first, int64_t count, F f) const { rows(v, b, kv, first, count, f); }
+
+ private:
+  template <typename F>
+  static void rows(const Tensor& t, int64_t b, int64_t kv, int64_t first, int64_t count, F f) {
+    with_elements(t, [&](auto* data) {
+      f(data + b * t.strides[0] + kv * t.strides[1] + first * t.strides[2], t.strides[2], int64_t(0), count);
+    });
+  }
+};
 
 static inline bool cache_type(DType t) { return t == DType::Float || t == DType::Float16 || t == DType::BFloat16; }
 
@@ -119,16 +145,16 @@ static inline void apply_mask(const Tensor& mask, int64_t b, int64_t h, int64_t 
   }
 }
 
-// scores of one query with keys [first, first + Keys) become softmax logits, -inf where a key takes no part. Returns the
-// largest. `seen` is what the query sees.
+// scores of one query with keys [first, first + count) become softmax logits, -inf where a key takes no part and up to Keys.
+// Returns the largest. `seen` is what the query sees.
 template <int64_t Keys>
 static inline float finish_scores(const AttentionShape& s, int64_t b, int64_t h, int64_t i, KeyRange seen, int64_t first,
-    float* scores) {
+    int64_t count, float* scores) {
   if (s.softcap > 0) {
     for (int64_t j = 0; j < Keys; j += kLanes) store(scores + j, tanh(load(scores + j) / s.softcap) * s.softcap);
   }
   const int64_t begin = seen.begin > first ? seen.begin - first : 0;
-  const int64_t end = seen.end - first < Keys ? seen.end - first : Keys;
+  const int64_t end = seen.end - first < count ? seen.end - first : count;
   for (int64_t j = 0; j < begin && j < Keys; ++j) scores[j] = kMinusInfinity;
   for (int64_t j = end < 0 ? 0 : end; j < Keys; ++j) scores[j] = kMinusInfinity;
   if (s.mask != nullptr && begin < end) apply_mask(*s.mask, b, h, i, {first + begin, first + end}, scores + begin);

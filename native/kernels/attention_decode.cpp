@@ -1,223 +1,35 @@
-// Attention for few queries, split along the keys. attention_partial treats one chunk of kChunk keys of one K/V head for all
-// queries that share it, so that K and V are read once, and leaves per query its weighted sum of values, the largest
-// logit and the sum of exponentials; attention_combine joins the chunks in their order. Chunks do not depend on threads.
+// Attention for few queries over dense K and V, split along the keys.
 //
-//   attention_partial  in as in attention.hpp; out [workspace UINT8]: 4 · b · H · n · ceil(capacity / 128) · (value + 2) bytes,
-//                      records [b, H, n, chunk] of FLOAT [value + 2]; those of chunks past the valid length stay unwritten
+//   attention_partial  in as in attention.hpp; out [workspace UINT8]: 4 · b · H · n · ceil(capacity / 128) · (value + 2) bytes
 //   attention_combine  in [workspace, lengths (optional)]; out [y [b, H, n, value] FLOAT]; ints [capacity]
-#include "kernels/attention.hpp"
-#include "kernels/walk.hpp"
+#include "kernels/attention_chunks.hpp"
 
 namespace tenonnx::TENONNX_ISA_NS {
 namespace {
 
 constexpr int64_t kChunk = 128;
-constexpr int kRowBlock = 4;  // queries whose sums are held in registers together
-
-int64_t chunks_of(int64_t keys) { return keys / kChunk + (keys % kChunk != 0); }
-
-// False when the workspace is not one row of enough bytes for `rows` queries.
-bool workspace_fits(const Tensor& t, int64_t rows, int64_t capacity, int64_t value) {
-  int64_t bytes;
-  const bool counted = !__builtin_mul_overflow(rows, chunks_of(capacity), &bytes) &&
-                       !__builtin_mul_overflow(bytes, 4 * (value + 2), &bytes);
-  return counted && t.dtype == DType::UInt8 && t.rank == 1 && t.contiguous() && t.dims[0] >= bytes;
-}
-
-// Sums of the lanes of each vector. The order of additions is the same for every vector.
-template <int N>
-TENONNX_INLINE void store_sums(const Vec (&v)[N], float* out) {
-#if defined(__AVX2__)
-  __m256 half[N];
-  for (int i = 0; i < N; ++i) {
-#if defined(__AVX512F__)
-    half[i] = _mm256_add_ps(_mm512_castps512_ps256(v[i]), _mm512_extractf32x8_ps(v[i], 1));
-#else
-    half[i] = v[i];
-#endif
-  }
-  const __m256 low = _mm256_hadd_ps(half[0], half[1]);
-  const __m256 high = N == 4 ? _mm256_hadd_ps(half[N - 2], half[N - 1]) : low;
-  const __m256 pairs = _mm256_hadd_ps(low, high);
-  const __m128 sums = _mm_add_ps(_mm256_castps256_ps128(pairs), _mm256_extractf128_ps(pairs, 1));
-  if constexpr (N == 4) _mm_storeu_ps(out, sums);
-  else _mm_storel_pi(reinterpret_cast<__m64*>(out), sums);
-#else
-  for (int i = 0; i < N; ++i) out[i] = sum(v[i]);
-#endif
-}
-
-// scores[r][j] = q[r] · k[j] for R queries (padded with zeros to whole vectors) and `keys` keys.
-template <int R, typename T>
-void score(const float* q, int64_t padded, const T* k, int64_t stride, int64_t head, int64_t keys, float* scores) {
-  constexpr int B = kLanes == 16 || R <= 2 ? 4 : 2;  // keys at once, as registers allow
-  const int64_t whole = head - head % kLanes;
-  for (int64_t j = 0; j < keys; j += B) {
-    const T* row[B];
-    for (int t = 0; t < B; ++t) row[t] = k + (j + t < keys ? j + t : keys - 1) * stride;
-    Vec total[R][B] = {};
-    const auto step = [&](int64_t d, const Vec (&key)[B]) {
-      for (int r = 0; r < R; ++r) {
-        const Vec query = load(q + r * padded + d);
-        for (int t = 0; t < B; ++t) total[r][t] = fma(query, key[t], total[r][t]);
-      }
-    };
-    Vec key[B];
-    for (int64_t d = 0; d < whole; d += kLanes) {
-      for (int t = 0; t < B; ++t) key[t] = load(row[t] + d);
-      step(d, key);
-    }
-    if (whole < head) {
-      for (int t = 0; t < B; ++t) key[t] = load_some(row[t] + whole, head - whole);
-      step(whole, key);
-    }
-    for (int r = 0; r < R; ++r) store_sums(total[r], scores + r * kChunk + j);
-  }
-}
-
-// out[r] = sum over j of weights[r][j] · v[j], columns [column, column + N vectors); the last vector may be a short one.
-template <int R, int N, bool Short, typename T>
-TENONNX_INLINE void weigh_columns(const float* weights, const T* v, int64_t stride, int64_t keys, float* const (&out)[R],
-    int64_t column, int64_t width) {
-  Vec total[R][N] = {};
-  for (int64_t j = 0; j < keys; ++j) {
-    Vec value[N];
-    for (int c = 0; c < N; ++c) {
-      const T* p = v + j * stride + column + c * kLanes;
-      value[c] = Short ? load_some(p, width) : load(p);
-    }
-    for (int r = 0; r < R; ++r) {
-      const Vec weight = splat(weights[r * kChunk + j]);
-      for (int c = 0; c < N; ++c) total[r][c] = fma(weight, value[c], total[r][c]);
-    }
-  }
-  for (int r = 0; r < R; ++r)
-    for (int c = 0; c < N; ++c) {
-      if (Short) store_some(out[r] + column, total[r][c], width);
-      else store(out[r] + column + c * kLanes, total[r][c]);
-    }
-}
-
-template <int R, typename T>
-void weigh(const float* weights, const T* v, int64_t stride, int64_t width, int64_t keys, float* const (&out)[R]) {
-  constexpr int N = kLanes == 16 ? 4 : 2;
-  int64_t c = 0;
-  for (; c + N * kLanes <= width; c += N * kLanes) weigh_columns<R, N, false>(weights, v, stride, keys, out, c, 0);
-  for (; c + kLanes <= width; c += kLanes) weigh_columns<R, 1, false>(weights, v, stride, keys, out, c, 0);
-  if (c < width) weigh_columns<R, 1, true>(weights, v, stride, keys, out, c, width - c);
-}
-
-// One K/V head's chunk for R of its queries, from row `first_row` of [n, group] on.
-template <int R>
-void attend(const AttentionShape& s, float* workspace, int64_t b, int64_t kv, int64_t chunk, int64_t valid, int64_t first_row) {
-  const int64_t first = chunk * kChunk, padded = (s.head + kLanes - 1) / kLanes * kLanes;
-  alignas(64) float q[R * kMaxHead], scores[R * kChunk];
-  float* records[R];
-  int64_t head[R], query[R];
-  KeyRange seen[R], keys{kChunk, 0};  // relative to the chunk
-  for (int r = 0; r < R; ++r) {
-    head[r] = kv * s.group + (first_row + r) % s.group;
-    query[r] = (first_row + r) / s.group;
-    records[r] = workspace + (((b * s.heads + head[r]) * s.n + query[r]) * chunks_of(s.capacity) + chunk) * (s.value + 2);
-    seen[r] = s.range(query[r], valid);
-    if (seen[r].begin - first < keys.begin) keys.begin = seen[r].begin - first;
-    if (seen[r].end - first > keys.end) keys.end = seen[r].end - first;
-    const float* from = s.query(b, head[r], query[r]);
-    for (int64_t d = 0; d < padded; ++d) q[r * padded + d] = d < s.head ? from[d] * s.scale : 0;
-  }
-  // Scores are stored four at a time: from a multiple of four on they stay within their row.
-  keys.begin = keys.begin < 0 ? 0 : keys.begin / 4 * 4;
-  keys.end = keys.end > kChunk ? kChunk : keys.end;
-  const int64_t count = keys.end > keys.begin ? keys.end - keys.begin : 0;
-  with_elements(s.k, [&](auto* k) {
-    k += b * s.k.strides[0] + kv * s.k.strides[1] + (first + keys.begin) * s.k.strides[2];
-    score<R>(q, padded, k, s.k.strides[2], s.head, count, scores + keys.begin);
-  });
-  for (int r = 0; r < R; ++r) {
-    const float peak = finish_scores<kChunk>(s, b, head[r], query[r], seen[r], first, scores + r * kChunk);
-    records[r][s.value] = peak;
-    records[r][s.value + 1] = exponentiate<kChunk>(scores + r * kChunk, finite_peak(peak));
-  }
-  with_elements(s.v, [&](auto* v) {
-    v += b * s.v.strides[0] + kv * s.v.strides[1] + (first + keys.begin) * s.v.strides[2];
-    weigh<R>(scores + keys.begin, v, s.v.strides[2], s.value, count, records);
-  });
-}
 
 std::string validate_partial(const Args& a) {
   REQUIRE_OK(check_attention(a, 1));
-  const AttentionShape s(a);
-  REQUIRE(workspace_fits(a.out[0], s.batch * s.heads * s.n, s.capacity, s.value),
+  const AttentionShape s = DenseKeys::shape(a);
+  REQUIRE(workspace_fits(a.out[0], s.batch * s.heads * s.n, s.capacity, kChunk, s.value),
           "workspace is %s, expected at least 4 x %lld x ceil(%lld / 128) x (%lld + 2) bytes of UINT8", describe(a.out[0]),
           static_cast<long long>(s.batch * s.heads * s.n), static_cast<long long>(s.capacity), static_cast<long long>(s.value));
   return {};
 }
 
-int64_t tasks_partial(const Args& a) {
-  const AttentionShape s(a);
-  return s.n == 0 || s.heads == 0 ? 0 : s.batch * s.kv_heads * chunks_of(s.capacity);
-}
+int64_t tasks_partial(const Args& a) { return chunk_tasks(DenseKeys::shape(a), kChunk); }
 
 void run_partial(const Args& a, int64_t begin, int64_t end) {
-  const AttentionShape s(a);
-  float* workspace = a.out[0].as<float>();
-  const int64_t chunks = chunks_of(s.capacity), rows = s.n * s.group;
-  const int64_t blocks = (rows + kRowBlock - 1) / kRowBlock;
-  for (int64_t task = begin; task < end; ++task) {
-    const int64_t chunk = task % chunks, kv = task / chunks % s.kv_heads, b = task / chunks / s.kv_heads;
-    const int64_t valid = s.valid(b);
-    if (chunk * kChunk >= valid) continue;
-    for (int64_t block = 0; block < blocks; ++block) {
-      const int64_t row = block * rows / blocks;
-      switch ((block + 1) * rows / blocks - row) {
-        case 1: attend<1>(s, workspace, b, kv, chunk, valid, row); break;
-        case 2: attend<2>(s, workspace, b, kv, chunk, valid, row); break;
-        case 3: attend<3>(s, workspace, b, kv, chunk, valid, row); break;
-        default: attend<kRowBlock>(s, workspace, b, kv, chunk, valid, row);
-      }
-    }
-  }
+  run_chunks<kChunk>(DenseKeys(a), DenseKeys::shape(a), kChunk, a.out[0].as<float>(), begin, end);
 }
 
 std::string validate_combine(const Args& a) {
   REQUIRE_OK(check_call(a, {1, 2, 1, 1, 1, 0}));
-  const Tensor& y = a.out[0];
-  REQUIRE(y.rank == 4 && float_rows(y), "output is %s, expected FLOAT[b,heads,n,value] of unit stride on the last axis",
-          describe(y));
-  REQUIRE(a.ints[0] >= 0 && workspace_fits(a.in[0], size_of_dims(y, 0, 3), a.ints[0], y.dims[3]),
-          "workspace is %s, too small for %s over %lld keys", describe(a.in[0]), describe(y), static_cast<long long>(a.ints[0]));
-  REQUIRE(!a.has(1) || (a.in[1].dtype == DType::Int64 && a.in[1].rank == 1 && a.in[1].dims[0] == y.dims[0]),
-          "lengths are %s, expected INT64[%lld]", describe(a.in[1]), static_cast<long long>(y.dims[0]));
-  return {};
+  return check_combine(a, a.ints[0], kChunk);
 }
 
-int64_t tasks_combine(const Args& a) { return a.out[0].dims[3] == 0 ? 0 : a.out[0].dims[0] * a.out[0].dims[1]; }
-
-void join(const float* records, int64_t chunks, int64_t value, float* y) {
-  float peak = kMinusInfinity, total = 0;
-  for (int64_t c = 0; c < chunks; ++c) peak = __builtin_fmaxf(peak, records[c * (value + 2) + value]);
-  std::memset(y, 0, size_t(value) * sizeof(float));
-  for (int64_t c = 0; c < chunks; ++c) {
-    const float* record = records + c * (value + 2);
-    const float weight = exp_one(record[value] - finite_peak(peak));
-    total += weight * record[value + 1];
-    map(y, value, [weight](Vec sum, Vec part) { return fma(splat(weight), part, sum); }, y, record);
-  }
-  const float factor = total == 0 ? 0.0f : 1.0f / total;
-  map(y, value, [factor](Vec sum) { return sum * factor; }, y);
-}
-
-void run_combine(const Args& a, int64_t begin, int64_t end) {
-  const Tensor &workspace = a.in[0], &y = a.out[0];
-  const int64_t heads = y.dims[1], n = y.dims[2], value = y.dims[3], chunks = chunks_of(a.ints[0]);
-  for (int64_t task = begin; task < end; ++task) {
-    const int64_t b = task / heads, h = task % heads;
-    const int64_t used = chunks_of(valid_length(a.has(1) ? &a.in[1] : nullptr, b, a.ints[0]));
-    for (int64_t i = 0; i < n; ++i)
-      join(workspace.as<const float>() + (task * n + i) * chunks * (value + 2), used, value,
-           y.as<float>() + b * y.strides[0] + h * y.strides[1] + i * y.strides[2]);
-  }
-}
+void run_combine(const Args& a, int64_t begin, int64_t end) { combine_chunks(a, a.ints[0], kChunk, begin, end); }
 
 constexpr Kernel kernels[] = {
     {"attention_partial", validate_partial, tasks_partial, run_partial},

@@ -20,7 +20,7 @@ class RenamedSession:
     def __init__(self, inner: FakeSession) -> None:
         self.inner, self.masks = inner, []
 
-    def new_cache(self, context: int) -> Any:
+    def new_cache(self, context: int, policy: Any = None) -> Any:
         return self.inner.new_cache(context)
 
     def run(self, feeds: dict, out: dict | None = None, cache: Any = None) -> dict:

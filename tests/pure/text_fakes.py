@@ -74,7 +74,7 @@ class FakeSession:
     def __init__(self, following: Callable[[list[int]], int], vocab: int = 300) -> None:
         self.following, self.vocab, self.feeds = following, vocab, []
 
-    def new_cache(self, context: int) -> FakeCache:
+    def new_cache(self, context: int, policy: object = None) -> FakeCache:
         return FakeCache(context)
 
     def run(self, feeds: dict, out: dict | None = None, cache: FakeCache | None = None) -> dict:

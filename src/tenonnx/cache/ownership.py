@@ -10,12 +10,15 @@ import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from itertools import pairwise
-from typing import NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 from weakref import WeakKeyDictionary
 
 import numpy as np
 
 from tenonnx.errors import BindingError, ConcurrentUseError, ImmutableStorageError, SharedStorageError
+
+if TYPE_CHECKING:
+    from tenonnx.cache.pages import PageTable
 
 
 class Extent(NamedTuple):
@@ -35,20 +38,26 @@ class Writable:
 
     __slots__ = ("array",)
 
-    def __init__(self, array: np.ndarray) -> None:
+    def __init__(self, array: Any) -> None:
         self.array = array
 
     def __repr__(self) -> str:
+        if not isinstance(self.array, np.ndarray):
+            return f"writable({self.array!r})"
         return f"writable({self.array.dtype}{list(self.array.shape)} at {address(self.array):#x})"
 
 
-def writable(array: np.ndarray) -> Writable:
-    """Opt one array into mutation for the call it is given to.
+def writable(array: np.ndarray | PageTable) -> Writable:
+    """Opt one array, or the pages of one table, into mutation for the call it is given to.
 
     ``array`` must be a writable C-contiguous NumPy array, of the element type and shape of the READ_WRITE input it is
     bound to. Raises ``ImmutableStorageError`` for a read-only array, ``BindingError`` for anything that is no array, is not
     contiguous or is not aligned: a copy would not be the caller's storage.
     """
+    from tenonnx.cache.pages import PageTable
+
+    if isinstance(array, PageTable):
+        return Writable(array)
     if not isinstance(array, np.ndarray):
         raise BindingError(
             f"writable: expected a NumPy array, found {type(array).__name__}; a copy of it would not be the caller's storage"

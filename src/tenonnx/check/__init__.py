@@ -10,6 +10,7 @@ from tenonnx.check.bodies import check_aliases
 from tenonnx.check.compiled import check_compiled
 from tenonnx.check.diagnostics import Diagnostic
 from tenonnx.check.files import unreadable_files
+from tenonnx.check.paged import check_pages
 from tenonnx.check.standard import check_standard
 from tenonnx.check.structs import check_structs
 from tenonnx.check.tensors import check_tensors
@@ -38,7 +39,7 @@ def check(model: Any, data_root: str | os.PathLike[str] | None = None) -> list[D
     found = [] if root is None else list(unreadable_files(model, root))
     if found:
         root = None  # what lies in a file that cannot be read is one finding, not one a value
-    found += [*check_structs(model, root), *check_tensors(model, root), *check_compiled(model, root)]
+    found += [*check_structs(model, root), *check_tensors(model, root), *check_pages(model), *check_compiled(model, root)]
     try:
         flat = flattened(model)
         found += check_aliases(ModelIndex(model), flat)
@@ -57,7 +58,7 @@ def raise_errors(model: Any, data_root: str | os.PathLike[str] | None = None) ->
     Only what the graph reaches is looked at: packs are passed over when they are loaded, and never make a model unfit to run.
     """
     root = None if data_root is None else DataRoot(data_root)
-    found = [*check_structs(model, root, all_types=False), *check_tensors(model, root)]
+    found = [*check_structs(model, root, all_types=False), *check_tensors(model, root), *check_pages(model)]
     found += check_aliases(ModelIndex(model), flattened(model))
     errors = [str(diagnostic) for diagnostic in found if diagnostic.severity == "error"]
     if errors:

@@ -29,6 +29,14 @@ MinP = Annotated[float, typer.Option(min=0, max=1, help="Drop tokens under this 
 RepeatPenalty = Annotated[float, typer.Option(help="Weaken the tokens among the last 64; 1: not.")]
 Seed = Annotated[int | None, typer.Option(min=0, help="Draw the same tokens again.", show_default="another each time")]
 Threads = Annotated[int | None, typer.Option(min=1, help="Threads to compute with.", show_default="one per core")]
+Kv = Annotated[
+    str | None,
+    typer.Option(
+        metavar="POLICY",
+        help="Keep K and V in pages: a format such as INT8_PAGE, aged, budget:64MiB, or module:object.",
+        show_default=False,
+    ),
+]
 AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object, and nothing else, on standard output.")]
 
 

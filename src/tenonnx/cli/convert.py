@@ -30,6 +30,9 @@ def convert(
         str | None,
         typer.Option(metavar="WEIGHTS", help="For stock onnxruntime: float32, float16 or nbits.", show_default=False),
     ] = None,
+    paged: Annotated[
+        int, typer.Option(metavar="TOKENS", help="Keep K and V in pages of so many tokens, 64 being a good size.")
+    ] = 0,
     json: AsJson = False,
 ) -> None:
     """Write a model as ONNX, its caches declared. Weights stay in their file, which lies in OUT's folder, unless --copy."""
@@ -47,7 +50,7 @@ def convert(
             copied += length
             progress("copy", copied, max(copied, total))
 
-        report = convert_model(path, out, copy=copy, aliases=aliases, portable=portable, progress=count)
+        report = convert_model(path, out, copy=copy, aliases=aliases, portable=portable, paged=paged, progress=count)
     took = time.perf_counter() - start
     weights, files = _external(out)
     if json:

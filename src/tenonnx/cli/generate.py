@@ -11,6 +11,7 @@ import typer
 from tenonnx.cli.common import (
     INTERRUPTED,
     AsJson,
+    Kv,
     MinP,
     Model,
     RepeatPenalty,
@@ -51,14 +52,17 @@ def generate(
     seed: Seed = None,
     threads: Threads = None,
     context: Annotated[int | None, typer.Option(min=1, help="Tokens that the caches hold.", show_default="prompt + n")] = None,
+    kv: Kv = None,
     json: AsJson = False,
 ) -> None:
     """Continue a prompt. The text goes to standard output as it is made, one line of figures to standard error."""
     text = _prompt(prompt, file)
+    from tenonnx.cache import parse_policy
     from tenonnx.text import load_model, stream
 
+    policy = parse_policy(kv) if kv else None
     with progress_bar(model) as progress:
-        loaded = load_model(model, threads=threads or "auto", progress=progress)
+        loaded = load_model(model, threads=threads or "auto", paged=policy is not None, progress=progress)
     pieces = stream(
         loaded,
         text,
@@ -66,6 +70,7 @@ def generate(
         system=system,
         stop=stop or (),
         context=context,
+        kv=policy,
         temperature=temperature,
         top_k=top_k,
         top_p=top_p,

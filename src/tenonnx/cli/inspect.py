@@ -20,7 +20,9 @@ def inspect(
     file: Annotated[
         str,
         typer.Argument(
-            metavar="FILE", help="An .onnx file, a GGUF, a known name, or a format: Q4_K, module:format.", show_default=False
+            metavar="FILE",
+            help="An .onnx file, a GGUF, a known name, a saved cache, or a format: Q4_K, module:format.",
+            show_default=False,
         ),
     ],
     type: Annotated[
@@ -37,6 +39,8 @@ def inspect(
     """Show what a model holds: size, inputs, caches, weights by format, types. No weight is read but those asked for."""
     if values is not None and (type is not None or svg is not None):
         raise OptionError("--values shows an element, --type and --svg a type: ask for one of the two")
+    if _shows_pages(file, svg, json):
+        return
     from tenonnx.inspection import open_subject
 
     subject = open_subject(file)
@@ -46,6 +50,32 @@ def inspect(
         _show_type(subject, type, svg, json)
     else:
         _show_model(subject, json)
+
+
+def _shows_pages(file: str, drawing: Path | None, json: bool) -> bool:
+    """Show the page map of a saved cache; False for any other file."""
+    from tenonnx.cache.store import is_saved
+
+    if not Path(file).is_file() or not is_saved(file):
+        return False
+    from tenonnx.inspection.pages import described, page_lines, page_svg, read_page_map
+
+    saved = read_page_map(file)
+    if drawing is not None:
+        _write(drawing, page_svg(saved), f"the pages of {file}")
+    if json:
+        print_json(described(saved))
+    elif drawing is None:
+        _print(page_lines(saved))
+    return True
+
+
+def _write(path: Path, drawing: str, what: str) -> None:
+    try:
+        path.write_text(drawing, encoding="utf-8")
+    except OSError as error:
+        raise PayloadError(f"{path}: cannot be written: {error.strerror}") from error
+    tell(f"{path}: {what}")
 
 
 def _show_model(subject: Any, json: bool) -> None:
@@ -66,11 +96,7 @@ def _show_type(subject: Any, wanted: str | None, drawing: Path | None, json: boo
     if drawing is not None:
         from tenonnx.inspection.svg import svg
 
-        try:
-            drawing.write_text(svg(title, node), encoding="utf-8")
-        except OSError as error:
-            raise PayloadError(f"{drawing}: cannot be written: {error.strerror}") from error
-        tell(f"{drawing}: the bits of {title}")
+        _write(drawing, svg(title, node), f"the bits of {title}")
     if json:
         from tenonnx.inspection import described
 

@@ -24,7 +24,8 @@ from tenonnx.convert.quantize import Packed, Quantized, WeightError, quantize
 from tenonnx.convert.report import CacheFinding, Findings, Report
 from tenonnx.convert.weights import Weight, Weights
 from tenonnx.dtypes import BY_NUMBER
-from tenonnx.errors import PayloadError, UnsupportedError
+from tenonnx.errors import OptionError, PayloadError, UnsupportedError
+from tenonnx.layouts.pages import MAX_PAGE_TOKENS
 from tenonnx.schema import files
 from tenonnx.schema.external import map_file, parse_external
 from tenonnx.schema.messages import ModelProto
@@ -48,14 +49,15 @@ _IR_VERSION, _OPSET = 12, 24
 _KEPT_TEXTS = ("general.name", "general.license", "general.organization", "general.source.url", "general.size_label")
 
 
-def from_gguf(path: str | os.PathLike[str]) -> tuple[Any, Path]:
+def from_gguf(path: str | os.PathLike[str], paged: int = 0) -> tuple[Any, Path]:
     """A GGUF file as a ModelProto in memory, and the folder its external data lies in (``Session(model, data_root=…)``).
 
+    With ``paged`` its caches are tables of pages of so many tokens, up to 256.
     Nothing is written and no weight is read. Raises ``PayloadError`` for a damaged or incomplete file and
     ``UnsupportedError`` for an architecture, tensor type or tokenizer that this version does not convert.
     """
     source = gguf.read(path)
-    return _model(source), _folder(source)
+    return _model(source, paged), _folder(source)
 
 
 def from_onnx(path: str | os.PathLike[str], aliases: Mapping[str, str] | None = None) -> tuple[Any, Path, Findings]:
@@ -77,12 +79,14 @@ def convert(
     copy: bool = False,
     aliases: Mapping[str, str] | None = None,
     portable: str | None = None,
+    paged: int = 0,
     progress: Callable[[int], object] | None = None,
 ) -> Report:
     """Write ``source`` (a GGUF file, an .onnx file or an onnxruntime-genai folder) as the model ``out``.
 
     Its weights stay where they are, which must be the folder of ``out``. With ``copy`` they are copied into ``<out>.data``
     instead, ``progress`` being called with the bytes of each. ``aliases``: {output: input} that share storage, by hand.
+    ``paged``: tokens of a page, for caches in pages (of a GGUF alone).
     ``portable`` ("float32", "float16" or "nbits") writes a model that stock onnxruntime runs, with its weights in it.
     An existing ``out`` is replaced whole or not at all. Raises what ``from_gguf`` and ``from_onnx`` do, and ``PayloadError``
     when the weights do not lie in the folder of ``out`` or ``out`` would replace its source.
@@ -91,7 +95,9 @@ def convert(
     is_gguf = not source.is_dir() and gguf.is_gguf(source)
     if is_gguf and aliases:
         raise UnsupportedError(f"{source}: a GGUF's caches are declared already; aliases are for ONNX models")
-    read = _gguf_source(source) if is_gguf else _onnx_source(source, aliases)
+    if paged and (not is_gguf or portable is not None):
+        raise UnsupportedError(f"{source}: paged caches are made from a GGUF, and are not portable; leave out --paged")
+    read = _gguf_source(source, paged) if is_gguf else _onnx_source(source, aliases)
     if {gguf.resolved(out), gguf.resolved(f"{out}.data")} & read.files:
         raise PayloadError(f"{out}: would replace the weights it is made from; name another file")
     model = read.model
@@ -130,10 +136,10 @@ class _Source:
     findings: Findings
 
 
-def _gguf_source(path: Path) -> _Source:
+def _gguf_source(path: Path, paged: int) -> _Source:
     read = gguf.read(path)
     return _Source(
-        model=_model(read),
+        model=_model(read, paged),
         folder=_folder(read),
         files=set(read.files),
         external_bytes=_weight_bytes(read),
@@ -174,7 +180,9 @@ def _folder(source: Gguf) -> Path:
     return folders.pop()
 
 
-def _model(source: Gguf) -> Any:
+def _model(source: Gguf, paged: int) -> Any:
+    if not 0 <= paged <= MAX_PAGE_TOKENS:
+        raise OptionError(f"pages of {paged} tokens; expected 1 to {MAX_PAGE_TOKENS}")
     decoder = decoder_of(source)
     model = ModelProto(ir_version=_IR_VERSION, producer_name="tenonnx")
     for domain, version in (("", _OPSET), (DOMAIN, 1)):
@@ -183,7 +191,7 @@ def _model(source: Gguf) -> Any:
     rotation = rope.rotation(
         source.metadata, decoder.architecture.name, decoder.rotary, decoder.context_length, _rope_factors(source)
     )
-    llama.build(GraphBuilder(model, source), decoder, rotation)
+    llama.build(GraphBuilder(model, source), decoder, rotation, paged)
     for key, value in _properties(source, decoder).items():
         model.metadata_props.add(key=key, value=value)
     return model

@@ -72,14 +72,14 @@ class GraphBuilder:
         """Declare that an output of the last node shares the storage of one of its inputs."""
         self.graph.node[-1].output_alias.add(output_index=output, input_index=source, kind=ValueAliasProto.MUST_ALIAS)
 
-    def input(self, name: str, elem_type: int, dims: list[int | str], *, writable: bool = False) -> str:
-        value = _value_info(self.graph.input.add(), name, elem_type, dims)
+    def input(self, name: str, elem_type: int, dims: list[int | str], *, writable: bool = False, pages: bool = False) -> str:
+        value = _value_info(self.graph.input.add(), name, elem_type, dims, pages)
         if writable:
             value.access = ValueInfoProto.READ_WRITE
         return name
 
-    def output(self, name: str, elem_type: int, dims: list[int | str], alias_of: str = "") -> None:
-        value = _value_info(self.graph.output.add(), name, elem_type, dims)
+    def output(self, name: str, elem_type: int, dims: list[int | str], alias_of: str = "", *, pages: bool = False) -> None:
+        value = _value_info(self.graph.output.add(), name, elem_type, dims, pages)
         if alias_of:
             value.alias_of = alias_of
 
@@ -114,10 +114,12 @@ def _point(value: Any, tensor: GgufTensor) -> None:
         value.external_data.add(key=key, value=text)
 
 
-def _value_info(value: Any, name: str, elem_type: int, dims: list[int | str]) -> Any:
+def _value_info(value: Any, name: str, elem_type: int, dims: list[int | str], pages: bool = False) -> Any:
+    """A tensor, or with ``pages`` a sequence of quantized tensors of these dims."""
     value.name = name
-    value.type.tensor_type.elem_type = elem_type
-    shape = value.type.tensor_type.shape
+    kind = value.type.sequence_type.elem_type.quantized_tensor_type if pages else value.type.tensor_type
+    kind.elem_type = elem_type
+    shape = kind.shape
     shape.SetInParent()
     for dim in dims:
         if isinstance(dim, int):

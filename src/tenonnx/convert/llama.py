@@ -4,6 +4,13 @@
              key_cache.i, value_cache.i FLOAT16[batch, kv_heads, max_length, head]  (READ_WRITE)
     outputs  logits FLOAT[batch, k, vocab]; key_cache.i.updated, value_cache.i.updated  (alias_of the inputs)
 
+With pages of t tokens, for one sequence (batch is 1), in place of the caches and of ``position``:
+
+    inputs   key_pages.i, value_pages.i: sequences of quantized FLOAT16[kv_heads, t, head]  (READ_WRITE);
+             page_id INT64[p], position INT64[]: the pages that the n new rows flow through, and the place in the first;
+             page_table INT64[1, pages], lengths INT64[1]: all pages of the sequence, and its length with the new rows
+    outputs  key_pages.i.updated, value_pages.i.updated  (alias_of the inputs)
+
 ``position_ids`` turn the rotation, ``position`` is where the n new rows of K and V are written and what makes
 position + n the valid length that attention reads; ``logit_rows`` are the rows of n whose logits are computed.
 """
@@ -28,17 +35,19 @@ class _Shared(NamedTuple):
     cos: str
     sin: str
     valid_length: str  # INT64[batch]
+    page_tokens: int  # of a page; 0: caches are dense
 
 
-def build(builder: GraphBuilder, decoder: Decoder, rotation: Rotation) -> None:
-    """Append inputs, nodes and outputs of the whole model."""
+def build(builder: GraphBuilder, decoder: Decoder, rotation: Rotation, page_tokens: int = 0) -> None:
+    """Append inputs, nodes and outputs of the whole model; with ``page_tokens``, over pages of so many tokens."""
+    batch = 1 if page_tokens else "batch"
     for name in ("input_ids", "position_ids"):
-        builder.input(name, INT64, ["batch", "n"])
+        builder.input(name, INT64, [batch, "n"])
     builder.input("position", INT64, [])
     builder.input("logit_rows", INT64, ["k"])
-    builder.output("logits", FLOAT, ["batch", "k", decoder.vocab])
+    builder.output("logits", FLOAT, [batch, "k", decoder.vocab])
     cos, sin = _rotation(builder, rotation)
-    shared = _Shared(cos, sin, _valid_length(builder))
+    shared = _Shared(cos, sin, _lengths(builder) if page_tokens else _valid_length(builder), page_tokens)
     hidden = builder.node("Gather", [builder.weight("token_embd.weight"), "input_ids"], "embedding", axis=0)
     for layer in range(decoder.layers):
         hidden = _layer(builder, decoder, shared, hidden, layer, last=layer == decoder.layers - 1)
@@ -65,6 +74,12 @@ def _valid_length(builder: GraphBuilder) -> str:
     batch = builder.node("Shape", ["input_ids"], "batch_size", start=0, end=1)
     length = builder.node("Add", ["position", new], "end_position")
     return builder.node("Expand", [length, batch], "valid_length")
+
+
+def _lengths(builder: GraphBuilder) -> str:
+    builder.input("page_id", INT64, ["p"])
+    builder.input("page_table", INT64, [1, "pages"])
+    return builder.input("lengths", INT64, [1])
 
 
 def _norm(builder: GraphBuilder, decoder: Decoder, x: str, name: str, output: str) -> str:
@@ -99,10 +114,16 @@ def _attention(builder: GraphBuilder, decoder: Decoder, shared: _Shared, x: str,
     q = _by_head(builder, _rotated(builder, decoder, shared, q, decoder.heads), decoder.heads, decoder.key_size)
     k = _by_head(builder, _rotated(builder, decoder, shared, k, decoder.kv_heads), decoder.kv_heads, decoder.key_size)
     v = _by_head(builder, v, decoder.kv_heads, decoder.value_size)
-    keys = _cached(builder, decoder, k, f"key_cache.{layer}", decoder.key_size)
-    values = _cached(builder, decoder, v, f"value_cache.{layer}", decoder.value_size)
-    inputs = [q, keys, values, "", "", "", shared.valid_length]
-    y = builder.node("Attention", inputs, f"{to}.heads", is_causal=1, scale=decoder.scale)
+    if shared.page_tokens:
+        keys = _paged(builder, shared, k, f"key_pages.{layer}", [decoder.kv_heads, shared.page_tokens, decoder.key_size])
+        values = _paged(builder, shared, v, f"value_pages.{layer}", [decoder.kv_heads, shared.page_tokens, decoder.value_size])
+        inputs = [q, keys, values, "page_table", shared.valid_length]
+        y = builder.node("PagedAttention", inputs, f"{to}.heads", DOMAIN, is_causal=1, scale=decoder.scale)
+    else:
+        keys = _cached(builder, decoder, k, f"key_cache.{layer}", decoder.key_size)
+        values = _cached(builder, decoder, v, f"value_cache.{layer}", decoder.value_size)
+        inputs = [q, keys, values, "", "", "", shared.valid_length]
+        y = builder.node("Attention", inputs, f"{to}.heads", is_causal=1, scale=decoder.scale)
     rows = builder.node("Transpose", [y], f"{to}.by_row", perm=[0, 2, 1, 3])
     return builder.node("Reshape", [rows, builder.shape(0, 0, decoder.heads * decoder.value_size)], f"{to}.attended")
 
@@ -128,3 +149,14 @@ def _cached(builder: GraphBuilder, decoder: Decoder, rows: str, cache: str, head
     updated = builder.node("CacheUpdate", [cache, narrow, "position"], f"{cache}.updated", DOMAIN, axis=-2)
     builder.alias(0, 0)
     return builder.node("Cast", [updated], f"{updated}.float", to=FLOAT)
+
+
+def _paged(builder: GraphBuilder, shared: _Shared, rows: str, table: str, dims: list[int | str]) -> str:
+    """Write ``rows`` through their pages; the updated table."""
+    builder.input(table, FLOAT16, dims, writable=True, pages=True)
+    builder.output(f"{table}.updated", FLOAT16, dims, alias_of=table, pages=True)
+    sequence = builder.node("Squeeze", [rows, builder.shape(0)], f"{rows}.sequence")
+    narrow = builder.node("Cast", [sequence], f"{rows}.half", to=FLOAT16)
+    updated = builder.node("PagedCacheUpdate", [table, "page_id", narrow, "position"], f"{table}.updated", DOMAIN)
+    builder.alias(0, 0)
+    return updated

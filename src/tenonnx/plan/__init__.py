@@ -2,8 +2,19 @@
 
 from tenonnx.callables import make_callable
 from tenonnx.plan.planner import Planner, plan
-from tenonnx.plan.types import CacheWrite, ExecutionPlan, PlannedStep, PlannedValue, Slot, Storage, WeightKey
+from tenonnx.plan.types import CacheWrite, ExecutionPlan, PageWrite, PlannedStep, PlannedValue, Slot, Storage, WeightKey
 
-__all__ = ["CacheWrite", "ExecutionPlan", "PlannedStep", "PlannedValue", "Planner", "Slot", "Storage", "WeightKey", "plan"]
+__all__ = [
+    "CacheWrite",
+    "ExecutionPlan",
+    "PageWrite",
+    "PlannedStep",
+    "PlannedValue",
+    "Planner",
+    "Slot",
+    "Storage",
+    "WeightKey",
+    "plan",
+]
 
 make_callable(__name__, plan)

@@ -29,7 +29,7 @@ def attention(builder: Builder, node: Any) -> bool:
     lengths = builder.value(names[6]) if names[6] else None
     if not _fits(q, k, v, mask, lengths):
         return False
-    result = _result(builder, node, q, v)
+    result = result_for(builder, node)
     y = result if len(result.dims) == 4 else _heads(builder, result, given.get("q_num_heads"))
     if mask is not None:
         mask = _mask(mask, q)
@@ -88,7 +88,7 @@ def _mask(mask: Value, q: Value) -> Value:
     return mask.broadcast((*q.dims[:3], total))
 
 
-def _result(builder: Builder, node: Any, q: Value, v: Value) -> Value:
+def result_for(builder: Builder, node: Any) -> Value:
     """The output; where the graph goes on to put tokens before heads, it is laid out like that from the start."""
     result = builder.output(node)
     reader = builder.scope.sole_reader(node.output[0])

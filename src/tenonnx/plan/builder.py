@@ -7,7 +7,7 @@ reading kernel does itself.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -18,10 +18,12 @@ from tenonnx import dtypes
 from tenonnx.alias import AliasMap
 from tenonnx.errors import ShapeError, UnsupportedError
 from tenonnx.layouts import Layout
+from tenonnx.layouts.pages import DESCRIPTOR
 from tenonnx.plan.draft import DraftStep, Guards, Owner, Value, row_major
-from tenonnx.plan.types import CacheWrite, Storage, WeightKey
+from tenonnx.plan.types import CacheWrite, PageWrite, Storage, WeightKey
 from tenonnx.schema.graph import Scope
 from tenonnx.shapes import ShapesContext, SymTensor
+from tenonnx.shapes.symbols import pages_of
 
 PARALLEL_BYTES = 64 * 1024  # a step that touches less is quicker on one thread than a meeting of all
 
@@ -64,12 +66,20 @@ Lazy = Weight | CastOf | SwishOf
 class Builder:
     """The state of one draft; lowering rules read nodes and add steps through it."""
 
-    def __init__(self, scope: Scope, aliases: AliasMap, context: ShapesContext, weights: dict[str, Weight]) -> None:
+    def __init__(
+        self,
+        scope: Scope,
+        aliases: AliasMap,
+        context: ShapesContext,
+        weights: dict[str, Weight],
+        tables: Mapping[str, int] | None = None,
+    ) -> None:
         self.scope = scope
         self.aliases = aliases
         self.context = context
         self.steps: list[DraftStep] = []
         self.writes: list[CacheWrite] = []
+        self.page_writes: list[PageWrite] = []
         self.env: dict[str, Value | Lazy] = dict(weights)
         self.inputs: dict[str, Value] = {}
         self.guards: Guards = ()  # under which the steps now being added run
@@ -78,14 +88,16 @@ class Builder:
         self._homes: dict[str, Guards] = {}  # of lazy values: where they were defined
         for name in scope.inputs:
             if name not in scope.initializers:
-                self._input(name)
+                self._input(name, tables or {})
         for tensor in scope.initializers.values():
             self._initializer(tensor)
 
     # ---- What is there before the first node
 
-    def _input(self, name: str) -> None:
-        elem_type, dims = self.type_of(name)
+    def _input(self, name: str, tables: Mapping[str, int]) -> None:
+        # Of a table, kernels see descriptors of the pages: as many as the run binds, or a few where nothing is bound yet.
+        is_table = pages_of(self.context[name]) is not None
+        elem_type, dims = (INT64, (tables.get(name, 16), DESCRIPTOR)) if is_table else self.type_of(name)
         mutable = name in self.aliases.mutable_inputs
         owner = Owner(name, Storage.INPUT, nbytes_of(elem_type, dims), mutable=mutable)
         self.env[name] = self.inputs[name] = Value(name, elem_type, dims, row_major(dims), owner)
@@ -285,12 +297,13 @@ class Builder:
                     copies.append(maker)
         return copies
 
-    def check(self, kernel: str, value: Value, ints: tuple[int, ...], label: str) -> DraftStep:
+    def check(self, kernel: str, value: Value, ints: tuple[int, ...], label: str, *more: Value) -> DraftStep:
         """A step that stops the run, before any cache is written, when a value is out of range."""
-        dense = self.dense(value)
-        return self.once(
-            (kernel, ints, *identity(dense)), lambda: self.step(kernel, label, [dense], [], ints=ints, parallel=False)
-        )
+        dense = [self.dense(part) for part in (value, *more)]
+        if value.owner.mutable:
+            dense[0] = value.first()  # of a table of pages: its descriptors are the same in all versions
+        key = (kernel, ints, *(part for operand in dense for part in identity(operand)))
+        return self.once(key, lambda: self.step(kernel, label, [*dense], [], ints=ints, parallel=False))
 
 
 def identity(value: Value) -> tuple[Any, ...]:

@@ -15,7 +15,7 @@ import numpy as np
 from tenonnx import dtypes
 from tenonnx.plan.types import Storage, WeightKey
 
-CHECK_KERNELS = ("check_position", "check_indices")
+CHECK_KERNELS = ("check_position", "check_indices", "check_paged_update", "check_page_table")
 
 
 @dataclass(eq=False, slots=True)
@@ -66,6 +66,13 @@ class Value:
         if self.size == 0:
             return 0
         return (1 + sum((dim - 1) * stride for dim, stride in zip(self.dims, self.strides, strict=True))) * self.itemsize
+
+    def first(self) -> Value:
+        """The value at the root of this one's storage."""
+        value = self
+        while value.of is not None:
+            value = value.of
+        return value
 
     def view(self, dims: tuple[int, ...], strides: tuple[int, ...], name: str, offset: int = 0) -> Value:
         """Another shape or part of the same bytes; ``offset`` in elements from this value's element 0."""

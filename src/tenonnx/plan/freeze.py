@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from tenonnx.plan.draft import DraftStep, Owner, Value
 from tenonnx.plan.memory import Placement, meeting_points
-from tenonnx.plan.types import CacheWrite, ExecutionPlan, PlannedStep, PlannedValue, Slot, Storage
+from tenonnx.plan.types import CacheWrite, ExecutionPlan, PageWrite, PlannedStep, PlannedValue, Slot, Storage
 
 
 class Freezer:
@@ -107,6 +107,7 @@ def freeze(
     inputs: dict[str, Value],
     outputs: dict[str, Value],
     writes: list[CacheWrite],
+    page_writes: list[PageWrite],
 ) -> ExecutionPlan:
     """The plan of ordered, placed steps. ``inputs`` and ``outputs`` are those of the graph, in its order."""
     bound: dict[int, tuple[str, Value, bool]] = {id(value.owner): (name, value, False) for name, value in inputs.items()}
@@ -128,4 +129,5 @@ def freeze(
         workspace_bytes=placement.workspace_bytes,
         cache_bytes=sum(value.owner.nbytes for value in inputs.values() if value.owner.mutable),
         output_bytes=sum(slot.nbytes for slot in slots if slot.is_output),
+        page_writes=tuple(page_writes),
     )

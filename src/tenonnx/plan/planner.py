@@ -9,7 +9,7 @@ from typing import Any
 
 from tenonnx.errors import CheckError
 from tenonnx.layouts import layout_for
-from tenonnx.plan import decoder, elementwise, movement
+from tenonnx.plan import decoder, elementwise, movement, paged
 from tenonnx.plan.builder import Builder, Weight
 from tenonnx.plan.control import merge
 from tenonnx.plan.draft import Value
@@ -26,6 +26,7 @@ from tenonnx.shapes.skeleton import DOMAIN
 from tenonnx.structs import Recognizer
 
 _RULES = {**elementwise.RULES, **movement.RULES, **decoder.RULES}
+_DOMAIN_RULES = {**decoder.DOMAIN_RULES, **paged.DOMAIN_RULES}
 
 _OLDEST_OPSET = 13  # that the rules say the meaning of; before, Softmax had another default, and Add of opset 6 another broadcast
 
@@ -76,19 +77,25 @@ class Planner:
         with self._lock:
             return ShapesContext(self.model, dims, shapes=shapes, inference=self.inference)
 
-    def plan(self, dims: Mapping[str, int] | None = None, *, shapes: Mapping[str, Sequence[int]] | None = None) -> ExecutionPlan:
-        """The verified plan for the given symbols or input shapes.
+    def plan(
+        self,
+        dims: Mapping[str, int] | None = None,
+        *,
+        shapes: Mapping[str, Sequence[int]] | None = None,
+        tables: Mapping[str, int] | None = None,
+    ) -> ExecutionPlan:
+        """The verified plan for the given symbols or input shapes, and for tables that describe as many pages.
 
         Raises ``ShapeError``, ``CapacityError``, ``AliasError`` or ``UnsupportedError`` naming the node.
         """
-        builder = Builder(self.index.main, self.aliases, self.context(dims, shapes), self.weights)
+        builder = Builder(self.index.main, self.aliases, self.context(dims, shapes), self.weights, tables)
         for position, node in enumerate(self.index.main.nodes):
             with builder.under(builder.guards_of(position)):
                 self._lower(builder, position, node)
         outputs = _results(builder, list(self.index.main.outputs))
         results = list(outputs.values())
         steps = merged(ordered(live(builder.steps, results), builder.detach), results)
-        plan = freeze(steps, place(steps), builder.inputs, outputs, builder.writes)
+        plan = freeze(steps, place(steps), builder.inputs, outputs, builder.writes, builder.page_writes)
         verify(plan)
         return plan
 
@@ -97,7 +104,7 @@ class Planner:
             merge(builder, node)
             return
         standard = node.domain in ("", "ai.onnx") and self._opset >= _OLDEST_OPSET
-        rules = decoder.DOMAIN_RULES if node.domain == DOMAIN else _RULES if standard else {}
+        rules = _DOMAIN_RULES if node.domain == DOMAIN else _RULES if standard else {}
         rule = rules.get(node.op_type)
         if rule is not None and standard:
             self._check_ports(position, node)

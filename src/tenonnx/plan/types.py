@@ -83,6 +83,18 @@ class CacheWrite:
 
 
 @dataclass(frozen=True, slots=True)
+class PageWrite:
+    """An update of pages: ``rows`` tokens from ``position`` on, through the pages of ``root`` that ``page_id`` names in order."""
+
+    label: str  # of the node
+    root: str
+    page_id: str  # the values that hold ids and position
+    position: str
+    rows: int
+    tokens: int  # of a page
+
+
+@dataclass(frozen=True, slots=True)
 class Slot:
     """Something each run binds: a graph input, or a graph output that owns its storage."""
 
@@ -109,6 +121,7 @@ class ExecutionPlan:
     workspace_bytes: int
     cache_bytes: int  # of the READ_WRITE inputs, owned by the caller
     output_bytes: int
+    page_writes: tuple[PageWrite, ...] = ()
 
     @property
     def peak_bytes(self) -> int:

@@ -14,7 +14,7 @@ from tenonnx.errors import AliasError
 from tenonnx.plan.types import ExecutionPlan, PlannedValue, Storage
 
 _IN_ARENA = (Storage.ARENA, Storage.WORKSPACE, Storage.INPLACE_REUSE)
-_CHECKS = ("check_position", "check_indices")
+_CHECKS = ("check_position", "check_indices", "check_paged_update", "check_page_table")
 _ARENA, _GATE = -1, -2  # spaces: the arena, and the order of checks before cache writes
 
 Case = frozenset[tuple[int, bool]]  # what conditions, by their content, are taken to be
@@ -168,6 +168,7 @@ def _verify_checks(plan: ExecutionPlan) -> None:
     """Every check passes before the first cache is written, and each update's position is among what they passed."""
     writable = _writable(plan)
     passed: dict[tuple[int, int], list[Case]] = {}  # (position, highest allowed): in which cases it was checked
+    pages: set[tuple[int, ...]] = set()  # (table, page ids, position, rows, tokens of a page)
     written = ""
     for number, step in enumerate(plan.steps):
         where = f"plan: step {number} ({step.label})"
@@ -175,6 +176,8 @@ def _verify_checks(plan: ExecutionPlan) -> None:
             if written:
                 raise AliasError(f"{where} checks after {written} has written a cache")
             passed.setdefault((_content(plan, step.inputs[0]), step.ints[0]), []).append(_case(plan, step.guards))
+            if step.kernel == "check_paged_update":
+                pages.add((*(_content(plan, index) for index in step.inputs), *step.ints[:2]))
         elif any(_owner(plan, index) in writable for index in step.outputs):
             written = where
         if step.kernel == "cache_update":
@@ -184,6 +187,11 @@ def _verify_checks(plan: ExecutionPlan) -> None:
             case = _case(plan, step.guards)
             if not any(checked <= case for checked in passed.get((_content(plan, position), limit), ())):
                 raise AliasError(f"{where} writes at {plan.values[position].name!r}, which no step checks against {limit}")
+        if step.kernel == "paged_update":
+            table, page_id, values, position = step.inputs
+            rows = plan.values[values].dims[-2]
+            if (*(_content(plan, index) for index in (table, page_id, position)), rows, step.ints[0]) not in pages:
+                raise AliasError(f"{where} writes through {plan.values[page_id].name!r}, which no step checks for {rows} rows")
 
 
 def _verify_meetings(plan: ExecutionPlan) -> None:

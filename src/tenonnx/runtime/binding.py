@@ -9,7 +9,7 @@ import numpy as np
 
 from tenonnx import dtypes
 from tenonnx._native import Buffer
-from tenonnx.cache import Cache, Writable
+from tenonnx.cache import Cache, PagedCache, Writable
 from tenonnx.errors import AliasError, BindingError, ImmutableStorageError, ShapeError
 from tenonnx.plan import ExecutionPlan
 from tenonnx.shapes import SymTensor
@@ -127,14 +127,14 @@ def output_arrays(plan: ExecutionPlan, out: Mapping[str, np.ndarray] | None) -> 
     return arrays
 
 
-def split_cache(inputs: Mapping[str, Any], cache: Cache | None) -> tuple[dict[str, Any], Cache | None]:
-    """The inputs apart from a Cache, which may be given by keyword or as one of the values."""
+def split_cache(inputs: Mapping[str, Any], cache: Cache | PagedCache | None) -> tuple[dict[str, Any], Cache | PagedCache | None]:
+    """The inputs apart from a cache, which may be given by keyword or as one of the values."""
     if not isinstance(inputs, Mapping):
         raise BindingError(f"inputs: expected values by input name, found {type(inputs).__name__}")
-    plain = {name: value for name, value in inputs.items() if not isinstance(value, Cache)}
-    caches = {id(value): value for value in inputs.values() if isinstance(value, Cache)}
+    plain = {name: value for name, value in inputs.items() if not isinstance(value, (Cache, PagedCache))}
+    caches = {id(value): value for value in inputs.values() if isinstance(value, (Cache, PagedCache))}
     if cache is not None:
-        if not isinstance(cache, Cache):
+        if not isinstance(cache, (Cache, PagedCache)):
             raise BindingError(f"cache: expected what session.new_cache() gives, found {type(cache).__name__}")
         caches[id(cache)] = cache
     if len(caches) > 1:

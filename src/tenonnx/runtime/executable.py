@@ -8,14 +8,14 @@ import numpy as np
 
 from tenonnx._native import Program
 from tenonnx.cache import address
-from tenonnx.errors import AliasError, BindingError, CapacityError, TenonnxError, UnsupportedError
+from tenonnx.errors import AliasError, BindingError, CapacityError, PageError, TenonnxError, UnsupportedError
 from tenonnx.plan import ExecutionPlan, Storage
 from tenonnx.runtime.region import Region
 from tenonnx.runtime.weights import Weights
 from tenonnx.schema.graph import ModelIndex
 
 _ARENA, _SLOT, _FIXED = 0, 1, 2
-_POSITION_FAULT = 1
+_POSITION_FAULT, _PAGE_FAULT, _ROWS_FAULT, _LENGTH_FAULT = 1, 3, 4, 5
 
 
 class Executable:
@@ -100,6 +100,8 @@ class Executable:
 
     def _error(self, step: int, code: int, found: int, low: int, high: int, where: int) -> TenonnxError:
         label = self.plan.steps[step].label
+        if code in (_PAGE_FAULT, _ROWS_FAULT, _LENGTH_FAULT):
+            return _page_error(label, code, found, high, where)
         if code != _POSITION_FAULT:
             return BindingError(f"{label}: index {found} at element {where} is outside {low}..{high}; nothing was written")
         if found < 0:
@@ -125,6 +127,21 @@ def _rows_written(plan: ExecutionPlan) -> list[tuple[int | None, int]]:
     }
     always = max((count for label, count in rows.items() if label not in guarded), default=0)
     return [(None, always), *((number, rows[label]) for label, number in guarded.items())]
+
+
+def _page_error(label: str, code: int, found: int, high: int, where: int) -> TenonnxError:
+    if code == _PAGE_FAULT:
+        return PageError(
+            f"{label}: page {found} is missing or of another size; the table's ids end at {high}. Nothing was written"
+        )
+    if code == _ROWS_FAULT:
+        return CapacityError(
+            f"{label}: position {found} + {where} new rows do not fit the {high} pages that page_id names. Nothing was written"
+        )
+    return CapacityError(
+        f"{label}: length {found} of batch row {where} is outside 0..{high}, what its row of the page table holds. "
+        "Nothing was written"
+    )
 
 
 def _fixed_arrays(plan: ExecutionPlan, weights: Weights) -> dict[int, np.ndarray]:

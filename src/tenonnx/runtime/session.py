@@ -12,13 +12,16 @@ from typing import Any
 import numpy as np
 
 from tenonnx._native import default_threads
-from tenonnx.cache import Cache, CacheSpec, Extent, address, extent, owned, planned_bytes
+from tenonnx.cache import Cache, CacheSpec, Extent, PagedCache, PageTable, address, extent, owned, planned_bytes
 from tenonnx.errors import BindingError, ImmutableStorageError, ShapeError, UnsupportedError
 from tenonnx.runtime.binding import InputSpec, bind_dims, named_inputs, output_arrays, split_cache
 from tenonnx.runtime.executable import Executable
+from tenonnx.runtime.paged import PagedInputs, TableSpec
 from tenonnx.runtime.preparation import Preparation
 from tenonnx.runtime.weights import Weights
-from tenonnx.shapes import SymTensor
+from tenonnx.shapes import SymMap, SymSequence, SymTensor
+from tenonnx.shapes.symbols import Symbol, pages_of
+from tenonnx.structs.quantizations import Quantizations
 
 _PLANS_KEPT = 64
 
@@ -69,6 +72,7 @@ class Session:
         self._lock = threading.Lock()
         self._executables: OrderedDict[tuple[Any, ...], Executable] = OrderedDict()
         self._updates = self._find_updates()
+        self._paged = PagedInputs(self._planner, self._specs)
 
     @property
     def metadata(self) -> dict[str, str]:
@@ -76,7 +80,7 @@ class Session:
         return {entry.key: entry.value for entry in self.model.metadata_props}
 
     @property
-    def inputs(self) -> dict[str, SymTensor]:
+    def inputs(self) -> dict[str, Symbol]:
         """Name and declared type of every graph input."""
         return {name: spec.symbol for name, spec in self._specs.items()}
 
@@ -85,10 +89,15 @@ class Session:
         """Bytes of the weights as kernels read them."""
         return self._weights.nbytes
 
-    def _input_specs(self) -> dict[str, InputSpec]:
-        specs = {}
+    def _input_specs(self) -> dict[str, Any]:
+        specs: dict[str, Any] = {}
+        quantizations = Quantizations(self.model)
         mutable = set(self._planner.aliases.mutable_inputs)
         for name, symbol in self._planner.inference.inputs.items():
+            if isinstance(symbol, (SymSequence, SymMap)):
+                allowed = tuple(quantizations[index] for index in getattr(pages_of(symbol), "allowed", ()))
+                specs[name] = TableSpec(name, symbol, name in mutable, allowed)
+                continue
             if not isinstance(symbol, SymTensor):
                 raise UnsupportedError(f"input {name!r}: {symbol} cannot be bound in this version; expected a tensor")
             specs[name] = InputSpec(name, symbol, name in mutable)
@@ -105,7 +114,7 @@ class Session:
         for position in updates(scope):
             node = scope.nodes[position]
             symbol = self._specs.get(self._planner.aliases.root(node.input[0]))
-            if symbol is not None and symbol.symbol.dims is not None and symbol.name not in found:
+            if isinstance(symbol, InputSpec) and symbol.symbol.dims is not None and symbol.name not in found:
                 axes = update_axes(node, len(symbol.symbol.dims), scope.describe(position))
                 found[symbol.name] = (*axes, node.input[2])
         return found
@@ -116,7 +125,7 @@ class Session:
             raise ShapeError(f"context {context!r}: expected a positive number of positions")
         specs: dict[str, CacheSpec] = {}
         for name, spec in self._specs.items():
-            if not spec.mutable:
+            if not spec.mutable or isinstance(spec, TableSpec):
                 continue
             if name not in self._updates or spec.symbol.dims is None:
                 raise UnsupportedError(
@@ -143,14 +152,21 @@ class Session:
         return specs
 
     def cache_bytes(self, context: int, dims: Mapping[str, int] | None = None) -> int:
-        """Bytes that ``new_cache(context)`` would allocate."""
+        """Bytes that ``new_cache(context)`` would allocate: nothing for paged caches, which grow by the page."""
+        if self._paged.tables:
+            return 0
         return planned_bytes(self.cache_specs(context, dims))
 
-    def new_cache(self, context: int, policy: Any = None, dims: Mapping[str, int] | None = None) -> Cache:
-        """All caches of the model for ``context`` positions, in one allocation.
+    def new_cache(self, context: int, policy: Any = None, dims: Mapping[str, int] | None = None) -> Cache | PagedCache:
+        """All caches of the model for ``context`` positions: in one allocation, or in pages that come as tokens do.
 
+        ``policy`` says which formats pages have, and is for a model with paged caches alone: a Policy, or a pair for K and V.
         Raises ``CapacityError`` when it cannot be allocated, ``ShapeError`` when a dimension is not known.
         """
+        if self._paged.tables:
+            if isinstance(context, bool) or not isinstance(context, (int, np.integer)) or context < 1:
+                raise ShapeError(f"context {context!r}: expected a positive number of positions")
+            return PagedCache(self._paged.new_pool(), policy, int(context))
         if policy is not None:
             raise UnsupportedError(f"policy {policy!r}: this model's caches are dense; a policy needs a model with paged caches")
         return Cache(self.cache_specs(context, dims))
@@ -162,8 +178,8 @@ class Session:
         inputs: Mapping[str, Any],
         out: Mapping[str, np.ndarray] | None = None,
         *,
-        cache: Cache | None = None,
-    ) -> dict[str, np.ndarray]:
+        cache: Cache | PagedCache | None = None,
+    ) -> dict[str, Any]:
         """Run once and return every graph output by name; an updated cache is the caller's own array.
 
         A READ_WRITE input takes ``writable(array)``, or all of them come from ``cache``, which also feeds ``position`` and
@@ -174,15 +190,27 @@ class Session:
         the file of the packs in use was changed in place.
         """
         given, cache = split_cache(inputs, cache)
-        fed: dict[str, np.ndarray] = {}
-        if cache is not None:
-            fed = {**self._cache_arrays(cache), **self._positions(cache)}
+        if isinstance(cache, PagedCache):
+            with self._paged.step(cache, self._specs, given) as fed:
+                return self._bind(given, fed, out, cache)
+        return self._bind(given, {} if cache is None else {**self._cache_arrays(cache), **self._positions(cache)}, out, cache)
+
+    def _bind(
+        self,
+        given: Mapping[str, Any],
+        fed: Mapping[str, Any],
+        out: Mapping[str, np.ndarray] | None,
+        cache: Cache | PagedCache | None,
+    ) -> dict[str, Any]:
         named_inputs(self._specs, given, set(fed))
         arrays: dict[str, np.ndarray] = {}
+        tables: dict[str, PageTable] = {}
         reads: list[Extent] = []
         writes: list[Extent] = [] if cache is None else [cache.extent]
         for name, spec in self._specs.items():
-            if name in fed:
+            if isinstance(spec, TableSpec):
+                tables[name] = fed[name] if name in fed else spec.bound(given[name])
+            elif name in fed:
                 arrays[name] = fed[name]
             elif spec.mutable:
                 arrays[name] = spec.write(given[name])
@@ -190,48 +218,79 @@ class Session:
             else:
                 arrays[name] = spec.read(given[name])
                 reads.append(extent(name, arrays[name]))
-        return self._execute(arrays, reads, writes, out, cache)
+        return self._execute(arrays, tables, reads, writes, out, cache)
 
     def _execute(
         self,
         arrays: dict[str, np.ndarray],
+        tables: dict[str, PageTable],
         reads: list[Extent],
         writes: list[Extent],
         out: Mapping[str, np.ndarray] | None,
-        cache: Cache | None,
-    ) -> dict[str, np.ndarray]:
+        cache: Cache | PagedCache | None,
+    ) -> dict[str, Any]:
         for file in self._watched:
             file.check()
+        self._paged.reserve(tables, arrays)
+        arrays |= {name: table.descriptors for name, table in tables.items()}
         executable = self._executable(arrays)
+        plan = executable.plan
+        bound = self._paged.bind(plan, tables, arrays, cached=cache is not None)
+        arrays |= bound.descriptors
+        if cache is None:
+            writes = [*writes, *self._paged.extents(plan, bound, arrays)]
+        try:
+            results = self._computed(executable, arrays, reads, writes, out, cache)
+        except BaseException:
+            bound.undo()
+            raise
+        self._paged.finish(plan, bound, arrays)
+        return {name: tables.get(value, value) if isinstance(value, str) else value for name, value in results.items()}
+
+    def _computed(
+        self,
+        executable: Executable,
+        arrays: Mapping[str, np.ndarray],
+        reads: list[Extent],
+        writes: list[Extent],
+        out: Mapping[str, np.ndarray] | None,
+        cache: Cache | PagedCache | None,
+    ) -> dict[str, Any]:
+        """Every graph output; a table of pages by the name of its input."""
         plan = executable.plan
         results = output_arrays(plan, out)
         if out:
             writes = writes + [extent(f"out[{name!r}]", results[name]) for name in out]
         if cache is None or out:
             self._refuse_initializers(writes)
-        known = {} if cache is None else cache.addresses
+        known = cache.addresses if isinstance(cache, Cache) else {}
         slots = [
             address(results[slot.name]) if slot.is_output else known.get(slot.name) or address(arrays[slot.name])
             for slot in plan.slots
         ]
         with owned(writes, reads):
             rows = executable.run(slots)
-            if cache is not None:
+            if isinstance(cache, Cache):
                 cache.advance(cache.length + rows)
         values = {slot.value: slot.name for slot in plan.slots}
         return {
-            name: results[name] if name in results else arrays[values[plan.values[index].root]] for name, index in plan.outputs
+            name: results[name] if name in results else self._input_of(values[plan.values[index].root], arrays)
+            for name, index in plan.outputs
         }
+
+    def _input_of(self, name: str, arrays: Mapping[str, np.ndarray]) -> np.ndarray | str:
+        return name if name in self._paged.tables else arrays[name]
 
     def _executable(self, arrays: Mapping[str, np.ndarray]) -> Executable:
         shapes = {name: array.shape for name, array in arrays.items()}
-        key = tuple(shapes.values())
+        key = tuple(shapes[name] for name in self._specs)
         with self._lock:
             if key in self._executables:
                 self._executables.move_to_end(key)
                 return self._executables[key]
+        tables = {name: shapes.pop(name)[0] for name in self._paged.tables}
         dims = bind_dims(self._specs, shapes)
-        plan = self._planner.plan(dims, shapes=shapes)
+        plan = self._planner.plan(dims, shapes=shapes, tables=tables)
         foreign = next((step.label for step in plan.steps if step.kernel is None), None)
         if foreign is not None and self._native_only:
             raise UnsupportedError(f'{foreign}: has no native kernel; engine="auto" lets onnxruntime run it')

@@ -15,8 +15,9 @@ from tenonnx.schema.flatten import FLOW, flattened
 from tenonnx.schema.graph import ModelIndex
 from tenonnx.schema.messages import as_model
 from tenonnx.shapes.operators import check_merge, check_update, updates
+from tenonnx.shapes.paged import check_paged
 from tenonnx.shapes.skeleton import Skeleton
-from tenonnx.shapes.symbols import Dim, Symbol, SymStruct, SymTensor, symbol_of
+from tenonnx.shapes.symbols import Dim, Symbol, SymStruct, SymTensor, pages_of, symbol_of
 from tenonnx.structs import decoded_type
 
 
@@ -77,6 +78,7 @@ class ShapesContext:
                 check_merge(self._scope, position, self.__getitem__)
         for position in updates(self._scope):
             check_update(self._scope, position, self.__getitem__)
+        check_paged(self._scope, self.__getitem__)
 
     def __getitem__(self, name: str) -> Symbol:
         symbol = self._symbols.get(name)
@@ -130,6 +132,8 @@ class ShapesContext:
                     tensors[0], tensors[1], f"{where}: output {alias.output!r} must share the storage of {alias.source!r}"
                 )
                 self._symbols[alias.output] = self._symbols[alias.source] = merged
+            elif len(tensors) == 0 and pages_of(pair[1]) is not None:
+                self._symbols[alias.output] = pair[1]  # a container: stock inference saw a stand-in
             elif len(tensors) == 1:
                 self._symbols[alias.output] = self._symbols[alias.source] = tensors[0]
 

@@ -49,7 +49,8 @@ def update_axes(node: Any, rank: int, where: str) -> tuple[int, int]:
     return axes[0], axes[1]
 
 
-def _dims_agree(a: Any, b: Any) -> bool:
+def dims_agree(a: Any, b: Any) -> bool:
+    """Whether two dimensions can be equal."""
     return not (isinstance(a, int) and isinstance(b, int)) or a == b
 
 
@@ -71,7 +72,7 @@ def check_update(scope: Scope, position: int, lookup: Lookup) -> None:
         raise ShapeError(f"{where}: values {values} and cache {cache} differ in rank; reshape the values")
     axis, batch_axis = update_axes(node, len(cache.dims), where)
     for index, (have, want) in enumerate(zip(values.dims, cache.dims, strict=True)):
-        if index != axis and not _dims_agree(have, want):
+        if index != axis and not dims_agree(have, want):
             raise ShapeError(
                 f"{where}: values {values} and cache {cache} differ in dimension {index}, which the update does not run along"
             )
@@ -79,7 +80,7 @@ def check_update(scope: Scope, position: int, lookup: Lookup) -> None:
         raise ShapeError(f"{where}: position {node.input[2]!r} is {start}; expected INT64[] or INT64[batch]")
     if start.dims and axis == batch_axis:
         raise ShapeError(f"{where}: position {start} gives each row of dimension {axis} its own, but the update runs along it")
-    if start.dims and not _dims_agree(start.dims[0], cache.dims[batch_axis]):
+    if start.dims and not dims_agree(start.dims[0], cache.dims[batch_axis]):
         raise ShapeError(f"{where}: position {start} has another batch than dimension {batch_axis} of the cache {cache}")
     _check_capacity(scope, node, values.dims[axis], cache.dims[axis], where)
 
@@ -87,15 +88,21 @@ def check_update(scope: Scope, position: int, lookup: Lookup) -> None:
 def _check_capacity(scope: Scope, node: Any, length: Any, capacity: Any, where: str) -> None:
     if not isinstance(length, int) or not isinstance(capacity, int):
         return
-    first, last = 0, 0
-    known = scope.initializers.get(node.input[2])
-    if known is not None and not known.external_data:
-        from onnx import numpy_helper
-
-        from tenonnx.schema.messages import to_onnx
-
-        starts = numpy_helper.to_array(to_onnx(known)).reshape(-1).tolist()
-        first, last = min(starts, default=0), max(starts, default=0)
+    starts = known_integers(scope, node.input[2])
+    first, last = min(starts, default=0), max(starts, default=0)
     if first < 0 or last + length > capacity:
         at = f"position {last if last + length > capacity else first}"
         raise CapacityError(f"{where}: {at} + {length} new rows do not fit the cache's {capacity}; allocate a longer cache")
+
+
+def known_integers(scope: Scope, name: str) -> list[int]:
+    """The elements of a small INT64 initializer; empty where a value is not known before the run."""
+    known = scope.initializers.get(name)
+    if known is None or known.external_data or known.data_type != INT64:
+        return []
+    from onnx import numpy_helper
+
+    from tenonnx.schema.messages import to_onnx
+
+    found: list[int] = numpy_helper.to_array(to_onnx(known)).reshape(-1).tolist()
+    return found

@@ -14,7 +14,7 @@ from tenonnx.schema.external import DataRoot
 from tenonnx.schema.flatten import FLOW
 from tenonnx.schema.messages import ModelProto
 from tenonnx.schema.payload import tensor_array
-from tenonnx.shapes.symbols import SymTensor, symbol_of
+from tenonnx.shapes.symbols import Dim, SymQuantizedTensor, SymTensor, pages_of, symbol_of
 
 DOMAIN = "tenonnx"
 FORMATS_DOMAIN = "tenonnx.formats"
@@ -47,6 +47,31 @@ def _is_small(tensor: Any) -> bool:
     return count <= _KEPT_ELEMENTS and not tensor.external_data
 
 
+def _stock_value(kept: Any, value: Any) -> None:
+    """Copy a value's declaration; a container of quantized pages is one of plain tensors to stock inference."""
+    copy = kept.add()
+    copy.CopyFrom(value)
+    held = value.type
+    while held.WhichOneof("value") in ("sequence_type", "map_type"):
+        held = held.sequence_type.elem_type if held.HasField("sequence_type") else held.map_type.value_type
+    if held.WhichOneof("value") == "quantized_tensor_type":
+        copy.type.Clear()
+        copy.type.sequence_type.elem_type.tensor_type.elem_type = held.quantized_tensor_type.elem_type
+
+
+def _page_tables(graph: Any) -> dict[str, SymQuantizedTensor]:
+    """The pages behind every name of a container, updates of it included."""
+    found: dict[str, SymQuantizedTensor] = {}
+    for value in graph.input:
+        pages = pages_of(symbol_of(value.type))
+        if pages is not None:
+            found[value.name] = pages
+    for node in graph.node:
+        if node.domain == DOMAIN and node.op_type == "PagedCacheUpdate" and node.input and node.input[0] in found:
+            found[node.output[0]] = found[node.input[0]]
+    return found
+
+
 class Skeleton:
     """The stock twin of a model; ``proto`` is filled once, input shapes are set anew for each inference."""
 
@@ -65,10 +90,11 @@ class Skeleton:
     def _fill(self, source: Any, target: Any) -> None:
         """Copy a main graph, replacing what stock inference does not know."""
         structs = {value.name for value in source.struct_initializer}
+        self._pages = _page_tables(source)
         defaults = {value.name for value in source.input}
         made = {name for node in source.node for name in node.output}
         for value in source.input:
-            target.input.add().CopyFrom(value)
+            _stock_value(target.input, value)
         for tensor in source.initializer:
             if _is_small(tensor):
                 tensor_array(tensor, DataRoot(None))  # onnx takes dims on trust, whatever the content
@@ -80,7 +106,7 @@ class Skeleton:
             for value in values:
                 # The declaration of an output that is an input would replace what is known of the input.
                 if value.name in made and value.type.WhichOneof("value") != "struct_type":
-                    kept.add().CopyFrom(value)
+                    _stock_value(kept, value)
                     declared = symbol_of(value.type)
                     if isinstance(declared, SymTensor) and any(isinstance(dim, str) for dim in declared.dims or ()):
                         self._symbolic.append((kept[-1], declared))
@@ -103,11 +129,26 @@ class Skeleton:
                 raise CheckError(f"{where}: StructDecode takes one structured initializer of the graph, found {list(node.input)}")
             set_tensor_type(target.input.add(name=node.output[0]), self._decoded_type(node.input[0]))
         elif node.op_type in ("CacheUpdate", "PagedCacheUpdate"):
-            if len(node.input) < 3 or not all(node.input[:3]) or len(node.output) != 1:
-                raise CheckError(f"{where}: {node.op_type} takes a cache, values and a position, found {list(node.input)}")
+            if len(node.input) < (3 if node.op_type == "CacheUpdate" else 4) or not all(node.input[:3]) or len(node.output) != 1:
+                takes = "values" if node.op_type == "CacheUpdate" else "page_id, values"
+                raise CheckError(f"{where}: {node.op_type} takes a cache, {takes} and a position, found {list(node.input)}")
             target.node.add(name=node.name, op_type="Identity", input=node.input[:1], output=node.output)
+        elif node.op_type == "PagedAttention":
+            if len(node.input) != 5 or len(node.output) != 1:
+                raise CheckError(f"{where}: takes q, k_pages, v_pages, page_table and lengths, found {list(node.input)}")
+            # Its result has the dims of q but the last, which is a row of v: those of a product with [head, value].
+            stand_in = f"{node.output[0]}/value"
+            set_tensor_type(target.input.add(name=stand_in), SymTensor(1, (None, self._value_size(node, where))))
+            target.node.add(name=node.name, op_type="MatMul", input=[node.input[0], stand_in], output=node.output)
         else:
             raise CheckError(f"{where}: domain {DOMAIN!r} has no operator {node.op_type!r} in version 1")
+
+    def _value_size(self, node: Any, where: str) -> Dim:
+        """Elements of a row of the pages that values come from."""
+        pages = self._pages.get(node.input[2] or node.input[1])
+        if pages is None:
+            raise CheckError(f"{where}: {node.input[2] or node.input[1]!r} is no table of quantized pages")
+        return pages.dims[-1] if pages.dims else None
 
     def _nested(self, graph: Any) -> None:
         """Replace in a body, in place, the updates of an outer cache; bodies hold no structured initializers."""

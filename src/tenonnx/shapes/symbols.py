@@ -71,6 +71,12 @@ class SymQuantizedTensor:
 Symbol = SymTensor | SymStruct | SymSequence | SymMap | SymOptional | SymQuantizedTensor
 
 
+def pages_of(symbol: Symbol | None) -> SymQuantizedTensor | None:
+    """The pages that a sequence or map holds, None for any other value."""
+    held = symbol.element if isinstance(symbol, SymSequence) else symbol.value if isinstance(symbol, SymMap) else None
+    return held if isinstance(held, SymQuantizedTensor) else None
+
+
 def dims_of(shape: Any) -> tuple[Dim, ...]:
     """The dimensions of a TensorShapeProto."""
     return tuple(

@@ -24,13 +24,14 @@ def find_format(name: str | Format) -> Format:
         return name
     if ":" not in name:
         return catalogue[name]
-    found = _imported(name)
+    found = imported(name)
     if not isinstance(found, Format):
         raise CheckError(f"{name}: expected a Format, found {type(found).__name__}; name the variable that holds the format")
     return found
 
 
-def _imported(name: str) -> Any:
+def imported(name: str) -> Any:
+    """What ``module:object`` names; ``CheckError`` when it cannot be imported."""
     module, _, attribute = name.rpartition(":")
     sys.path.insert(0, os.getcwd())
     try:

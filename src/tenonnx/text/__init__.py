@@ -3,6 +3,7 @@
 from tenonnx.text.conversation import Conversation
 from tenonnx.text.generation import Generation, TextStream, generate, stream
 from tenonnx.text.loading import TextModel, load_model, read_model
+from tenonnx.text.perplexity import Perplexity, perplexity
 from tenonnx.text.registry import KNOWN, KnownModel, known, pull
 from tenonnx.text.sampling import Sampler, Sampling
 from tenonnx.text.tokenizer import Tokenizer
@@ -12,6 +13,7 @@ __all__ = [
     "Conversation",
     "Generation",
     "KnownModel",
+    "Perplexity",
     "Sampler",
     "Sampling",
     "TextModel",
@@ -20,6 +22,7 @@ __all__ = [
     "generate",
     "known",
     "load_model",
+    "perplexity",
     "pull",
     "read_model",
     "stream",

@@ -11,6 +11,7 @@ from typing import Any, Literal, Unpack
 
 import numpy as np
 
+from tenonnx.cache import PagedCache, Policy
 from tenonnx.errors import CapacityError, OptionError
 from tenonnx.text.decoding import StopStrings, StreamDecoder
 from tenonnx.text.loading import TextModel, load_model
@@ -37,6 +38,7 @@ class Generation:
     first_token_s: float
     finish_reason: FinishReason
     seed: int
+    cache_bytes_by_format: dict[str, int] = dataclasses.field(default_factory=dict)  # of paged caches
 
     def as_dict(self) -> dict[str, Any]:
         return dataclasses.asdict(self)
@@ -45,8 +47,11 @@ class Generation:
 class Context:
     """The caches of one text, and the tokens whose keys and values they hold."""
 
-    def __init__(self, model: TextModel, capacity: int) -> None:
-        """Allocate caches for ``capacity`` tokens; ``CapacityError`` when the model or the memory does not admit as many."""
+    def __init__(self, model: TextModel, capacity: int, policy: Policy | None = None) -> None:
+        """Caches for ``capacity`` tokens, allocated now or, in pages whose formats ``policy`` chooses, as tokens come.
+
+        Raises ``CapacityError`` when the model or the memory does not admit as many.
+        """
         longest = model.context_length
         if capacity < 1:
             raise OptionError(f"context is {capacity}; expected at least 1 token")
@@ -56,7 +61,7 @@ class Context:
             )
         self._session = model.session
         self._names = model.names
-        self.cache = model.session.new_cache(context=capacity)
+        self.cache = model.session.new_cache(context=capacity, policy=policy)
         self._tokens: list[int] = []
         self._out: dict[str, np.ndarray] = {}
         # As long as the caches, though only the valid length counts: no input's shape changes from token to token.
@@ -144,7 +149,7 @@ class TextStream(Iterator[str]):
     @property
     def generation(self) -> Generation:
         """What was written so far; its finish reason is "interrupted" until the stream is exhausted."""
-        steps = max(0, len(self._token_ids) - 1)
+        steps, cache = max(0, len(self._token_ids) - 1), self._context.cache
         return Generation(
             text="".join(self._text),
             token_ids=list(self._token_ids),
@@ -152,12 +157,13 @@ class TextStream(Iterator[str]):
             generated_tokens=len(self._token_ids),
             prompt_tokens_per_s=self._prompt_run / self._prompt_s if self._prompt_s else 0.0,
             decode_tokens_per_s=steps / self._decode_s if self._decode_s else 0.0,
-            cache_bytes=int(self._context.cache.nbytes),
+            cache_bytes=int(cache.nbytes),
             extra_cache_bytes=self._model.cache_bytes_allocated() - self._allocated_before,
             load_s=self._model.load_s,
             first_token_s=self._first_token_s,
             finish_reason=self._finish_reason,
             seed=self._sampler.seed,
+            cache_bytes_by_format=cache.cache_bytes_by_format() if isinstance(cache, PagedCache) else {},
         )
 
     def _write(self) -> Iterator[str]:
@@ -211,6 +217,7 @@ def stream(
     stop: Sequence[str] = (),
     context: int | None = None,
     threads: int | Literal["auto"] = "auto",
+    kv: Policy | None = None,
     **sampling: Unpack[SamplingOptions],
 ) -> TextStream:
     """Continue ``prompt``; iterate over the result for the text as it is made.
@@ -218,18 +225,19 @@ def stream(
     model: from ``load_model``, or what it takes. max_tokens: None writes until the model or the context ends.
     system: given, the prompt becomes a user's message after this system message, in the model's chat template.
     stop: strings before which the text ends. context: tokens that the caches hold, prompt included; by default prompt +
-    max_tokens, at most what the model was trained for. sampling: fields of ``Sampling``, with its defaults.
+    max_tokens, at most what the model was trained for.
+    kv: the policy of caches in pages. sampling: fields of ``Sampling``, with its defaults.
     """
     options = Sampling(**sampling)
     if not isinstance(model, TextModel):
-        model = load_model(model, threads=threads)
+        model = load_model(model, threads=threads, paged=kv is not None)
     tokenizer = model.tokenizer
     if system is None:
         tokens = tokenizer.encode_prompt(prompt)
     else:
         tokens = tokenizer.encode_messages([{"role": "system", "content": system}, {"role": "user", "content": prompt}])
     capacity = _default_context(model, len(tokens), max_tokens) if context is None else context
-    return TextStream(model, Context(model, capacity), tokens, max_tokens=max_tokens, stop=stop, sampling=options)
+    return TextStream(model, Context(model, capacity, kv), tokens, max_tokens=max_tokens, stop=stop, sampling=options)
 
 
 def _default_context(model: TextModel, prompt: int, max_tokens: int | None) -> int:

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from tenonnx.runtime import Session
 
 _GGUF_MAGIC = b"GGUF"
+PAGE_TOKENS = 64  # of a page of a model converted in memory
 
 
 def _cache_bytes_allocated() -> int:
@@ -88,11 +89,13 @@ def find_model(name: str | os.PathLike[str], progress: Progress = silent) -> Pat
     raise PayloadError(f"{name}: no such file, and no known model; known are: {', '.join(KNOWN)}")
 
 
-def read_model(name: str | os.PathLike[str], progress: Progress = silent, *, portable: bool = False) -> tuple[Any, Path]:
+def read_model(
+    name: str | os.PathLike[str], progress: Progress = silent, *, portable: bool = False, paged: bool = False
+) -> tuple[Any, Path]:
     """The ModelProto of an .onnx file or a known name, or of a GGUF or onnxruntime-genai folder, both converted in memory.
 
     With it comes the folder of its external data. ``portable`` leaves out packs that are damaged beyond reading, rather than
-    refusing the file.
+    refusing the file. ``paged`` gives a GGUF caches in pages; an .onnx file has those that it was converted with.
     """
     path = find_model(name, progress)
     if path.is_dir():
@@ -103,7 +106,7 @@ def read_model(name: str | os.PathLike[str], progress: Progress = silent, *, por
     if _is_gguf(path):
         from tenonnx.convert import from_gguf
 
-        model, data_root = from_gguf(path)
+        model, data_root = from_gguf(path, PAGE_TOKENS if paged else 0)
         return model, Path(data_root)
     if path.suffix.lower() != ".onnx":
         raise UnsupportedError(f"{path}: is neither an .onnx file nor a GGUF; convert it to one of them first")
@@ -127,15 +130,20 @@ def _is_gguf(path: Path) -> bool:
 
 
 def load_model(
-    name: str | os.PathLike[str], *, threads: int | Literal["auto"] = "auto", progress: Progress = silent
+    name: str | os.PathLike[str],
+    *,
+    threads: int | Literal["auto"] = "auto",
+    paged: bool = False,
+    progress: Progress = silent,
 ) -> TextModel:
     """A model ready for ``generate``, ``stream`` and ``Conversation``: an .onnx file, a GGUF, an
     onnxruntime-genai folder or a known name.
 
-    Raises ``UnsupportedError`` for a model without a tokenizer or without the inputs of a decoder.
+    ``paged`` is for caches in pages, whose formats a policy chooses. Raises ``UnsupportedError`` for a model without a
+    tokenizer or without the inputs of a decoder.
     """
     start = time.perf_counter()
-    model, data_root = read_model(name, progress, portable=True)
+    model, data_root = read_model(name, progress, portable=True, paged=paged)
     metadata = {entry.key: entry.value for entry in model.metadata_props}
     names = Names.from_metadata(metadata)
     found = {value.name for value in model.graph.input}

@@ -1,0 +1,276 @@
+"""Binding of paged caches: tables and their pages at each run, and the graph inputs that a PagedCache feeds."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+from weakref import WeakSet
+
+import numpy as np
+
+from tenonnx.cache import Extent, PagedCache, PagePool, PageSpec, PageTable, Writable
+from tenonnx.errors import BindingError, CapacityError, ImmutableStorageError, PageError, ShapeError, UnsupportedError
+from tenonnx.plan import ExecutionPlan, PageWrite, Planner
+from tenonnx.shapes.paged import is_stacked, paged_nodes
+from tenonnx.shapes.symbols import SymMap, SymQuantizedTensor, SymSequence, SymTensor, pages_of
+from tenonnx.structs import Format
+from tenonnx.structs.formats_pages import page_format
+
+
+class TableSpec:
+    """A graph input that is a sequence of quantized pages."""
+
+    __slots__ = ("allowed", "mutable", "name", "pages", "symbol")
+
+    def __init__(self, name: str, symbol: SymSequence | SymMap, mutable: bool, allowed: tuple[Format, ...]) -> None:
+        pages = pages_of(symbol)
+        if isinstance(symbol, SymMap) or not isinstance(pages, SymQuantizedTensor):
+            raise UnsupportedError(f"input {name!r}: {symbol} cannot be bound in this version; expected a sequence of pages")
+        if not mutable:
+            raise UnsupportedError(
+                f"input {name!r}: a READ_ONLY table of pages cannot be bound in this version; declare it READ_WRITE"
+            )
+        self.name, self.symbol, self.mutable, self.pages, self.allowed = name, symbol, mutable, pages, allowed
+
+    def spec(self) -> PageSpec:
+        """Element type and concrete dims of a page."""
+        dims = self.pages.dims or ()
+        if not dims or not all(isinstance(dim, int) for dim in dims):
+            raise ShapeError(f"input {self.name!r}: its pages have dims {list(dims)}; declare every dimension as a number")
+        return PageSpec(self.pages.elem_type, tuple(dim for dim in dims if isinstance(dim, int)))
+
+    def bound(self, value: Any) -> PageTable:
+        """The caller's table, opted in for this call, with every page of a type that the model admits."""
+        if not isinstance(value, Writable):
+            raise ImmutableStorageError(
+                f"input {self.name!r}: the model declares it READ_WRITE and the run would change its pages; "
+                f"found a plain {type(value).__name__}: pass writable(table), or a PagedCache"
+            )
+        if not isinstance(value.array, PageTable):
+            raise BindingError(f"input {self.name!r}: expected a PageTable, found {type(value.array).__name__}")
+        self.check(value.array)
+        return value.array
+
+    def check(self, table: PageTable) -> None:
+        """Refuse a table whose pages are not what the model declares."""
+        if table.spec != self.spec():
+            raise ShapeError(f"input {self.name!r}: expected pages of {self.spec()}, found {table.spec}")
+        if not self.allowed:
+            return
+        for number, page in enumerate(table):
+            if page is not None and all(page.format is not format for format in self.allowed):
+                names = ", ".join(format.name for format in self.allowed)
+                raise PageError(f"input {self.name!r}: page {number} has format {page.format.name}; the model admits {names}")
+
+
+@dataclass
+class Bound:
+    """The tables of one run: what kernels read of each, and what must live until it is over."""
+
+    tables: dict[str, PageTable]
+    descriptors: dict[str, np.ndarray]
+    created: list[tuple[PageTable, int]]
+    shadows: dict[tuple[str, int], np.ndarray]  # FLOAT stand-ins of pages that kernels do not read, by table and id
+
+    def undo(self) -> None:
+        """Free the pages that this run made."""
+        for table, page in reversed(self.created):
+            table.remove(page)
+
+
+class PagedInputs:
+    """What a model's operators over pages ask of its graph inputs."""
+
+    def __init__(self, planner: Planner, specs: Mapping[str, Any]) -> None:
+        self._planner = planner
+        self.tables: dict[str, TableSpec] = {name: spec for name, spec in specs.items() if isinstance(spec, TableSpec)}
+        scope = planner.index.main
+        self._updates = [scope.nodes[position] for position in paged_nodes(scope, "PagedCacheUpdate")]
+        attention = [scope.nodes[position] for position in paged_nodes(scope, "PagedAttention")]
+        self._ids = {node.input[1] for node in self._updates} & set(specs)
+        self._positions = {node.input[3] for node in self._updates} & set(specs)
+        self._page_tables = {node.input[3] for node in attention} & set(specs)
+        self._lengths = {node.input[4] for node in attention} & set(specs)
+        self._value_tables = list(
+            dict.fromkeys(planner.aliases.root(node.input[2]) for node in attention if not is_stacked(node))
+        )
+        self._rows: dict[tuple[Any, ...], int] = {}
+        self._pools: WeakSet[PagePool] = WeakSet()  # that fit this model
+
+    def new_pool(self) -> PagePool:
+        """Empty tables for every table of the model."""
+        tables = {}
+        for name, spec in self.tables.items():
+            fresh = spec.allowed[0] if spec.allowed else page_format("F16", spec.spec().size)
+            tables[name] = PageTable(spec.spec(), fresh, spec.allowed)
+        return PagePool(tables, self._value_tables)
+
+    # ---- A PagedCache feeds tables, ids, positions and lengths
+
+    @contextmanager
+    def step(self, cache: PagedCache, specs: Mapping[str, Any], given: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
+        """The inputs that the cache feeds to one run over ``given``; its length moves when the block ends well."""
+        if cache.pool not in self._pools:
+            self._check_pool(cache.pool)
+            self._pools.add(cache.pool)
+        with cache.step(self._new_rows(specs, given)) as step:
+            fed: dict[str, Any] = dict(cache.pool.tables)
+            for names, value in (
+                (self._ids, step.page_id),
+                (self._positions, step.position),
+                (self._page_tables, step.page_table),
+                (self._lengths, step.lengths),
+            ):
+                fed.update(dict.fromkeys(names, value))
+            yield fed
+
+    def _check_pool(self, pool: PagePool) -> None:
+        if set(pool.tables) != set(self.tables):
+            raise BindingError("the cache has other tables than the model; make it with this session's new_cache()")
+        for name, spec in self.tables.items():
+            if pool.tables[name].spec != spec.spec():
+                raise BindingError(f"input {name!r}: the cache has pages of {pool.tables[name].spec}, expected {spec.spec()}")
+
+    def _new_rows(self, specs: Mapping[str, Any], given: Mapping[str, Any]) -> int:
+        """How many tokens a run over these inputs appends, from the shapes that they imply."""
+        from tenonnx.runtime.binding import bind_dims
+
+        shapes = {name: np.shape(value) for name, value in given.items() if name in specs and name not in self.tables}
+        key = tuple(sorted(shapes.items()))
+        if key not in self._rows:
+            context = self._planner.context(bind_dims(specs, shapes), shapes)
+            found = {
+                symbol.dims[-2]
+                for node in self._updates
+                if isinstance(symbol := context[node.input[2]], SymTensor) and symbol.dims
+            }
+            rows = found.pop() if len(found) == 1 else None
+            if not isinstance(rows, int):
+                raise UnsupportedError(
+                    "how many tokens this run adds is not known from its inputs' shapes; bind tables, ids and positions yourself"
+                )
+            if len(self._rows) > 256:
+                self._rows.clear()
+            self._rows[key] = rows
+        return self._rows[key]
+
+    # ---- Pages of one run
+
+    def reserve(self, tables: Mapping[str, PageTable], arrays: Mapping[str, np.ndarray]) -> None:
+        """Room for the descriptors of every page that the run may make, so that none moves when it is made."""
+        named = sum(arrays[name].size for name in self._ids if name in arrays)
+        for table in tables.values():
+            table.reserve(len(table) + named)
+
+    def bind(self, plan: ExecutionPlan, tables: dict[str, PageTable], arrays: Mapping[str, np.ndarray], cached: bool) -> Bound:
+        """Check every update, then make the pages that are missing: all rows, layers and pages before the first byte.
+
+        ``cached``: a PagedCache has done both already.
+        """
+        updates = () if cached else plan.page_writes
+        wanted = [(write, tables[write.root], *self._named(write, arrays)) for write in updates]
+        for write, table, ids, position in wanted:
+            if ids is not None and position is not None:
+                _check_write(write, table, ids, position)
+        bound = Bound(tables, {name: table.descriptors for name, table in tables.items()}, [], {})
+        try:
+            for write, table, ids, position in wanted:
+                for page in () if ids is None or position is None else _used(write, ids, position):
+                    if table.missing(page):
+                        table.create(page)
+                        bound.created.append((table, page))
+            self._shadow(bound, arrays)
+        except BaseException:
+            bound.undo()
+            raise
+        return bound
+
+    def extents(self, plan: ExecutionPlan, bound: Bound, arrays: Mapping[str, np.ndarray]) -> Iterator[Extent]:
+        """The pages that the run writes, as storage that no other running call may touch."""
+        seen = set()
+        for write in plan.page_writes:
+            ids, position = self._named(write, arrays)
+            table = bound.tables[write.root]
+            every = range(len(table)) if ids is None or position is None else _used(write, ids, position)
+            for number in every:
+                if (write.root, number) not in seen and not table.missing(number):
+                    seen.add((write.root, number))
+                    page = table[number]
+                    yield Extent(f"{write.root}[{number}]", page.address, page.address + page.nbytes)
+
+    def finish(self, plan: ExecutionPlan, bound: Bound, arrays: Mapping[str, np.ndarray]) -> None:
+        """Encode the rows that kernels wrote into stand-ins of pages whose format they do not write."""
+        for write in plan.page_writes if bound.shadows else ():
+            ids, position = self._named(write, arrays)
+            if ids is None or position is None:
+                continue
+            for order, number in enumerate(_used(write, ids, position)):
+                shadow = bound.shadows.get((write.root, number))
+                if shadow is not None:
+                    begin = max(0, position - order * write.tokens)
+                    end = min(write.tokens, position + write.rows - order * write.tokens)
+                    bound.tables[write.root][number].encode_tokens(shadow, begin, end)
+
+    def _named(self, write: PageWrite, arrays: Mapping[str, np.ndarray]) -> tuple[list[int] | None, int | None]:
+        """Ids and position of an update where they are known before the run, as graph inputs or initializers."""
+        ids, position = (self._known(name, arrays) for name in (write.page_id, write.position))
+        return ids, None if position is None else position[0]
+
+    def _known(self, name: str, arrays: Mapping[str, np.ndarray]) -> list[int] | None:
+        if name in arrays:
+            found: list[int] = np.asarray(arrays[name]).reshape(-1).tolist()
+            return found
+        from tenonnx.shapes.operators import known_integers
+
+        return known_integers(self._planner.index.main, name) or None
+
+    def _shadow(self, bound: Bound, arrays: Mapping[str, np.ndarray]) -> None:
+        """Stand-ins for pages that go through their decoder; the table that kernels read is a copy then."""
+        mixed = {name: table for name, table in bound.tables.items() if table.foreign}
+        if not mixed:
+            return
+        used = {page for name in (*self._ids, *self._page_tables) if name in arrays for page in arrays[name].reshape(-1).tolist()}
+        for name, table in mixed.items():
+            bound.descriptors[name] = bound.descriptors[name].copy()
+            for number in table.foreign & used if self._page_tables else table.foreign:
+                decoded = np.ascontiguousarray(table[number].decode(), np.float32)
+                bound.shadows[name, number] = decoded
+                bound.descriptors[name][number] = decoded.ctypes.data, 0, 1, decoded.nbytes
+
+
+def _used(write: PageWrite, ids: list[int], position: int) -> list[int]:
+    """The ids that the rows reach."""
+    return ids[: -(-(position + write.rows) // write.tokens)] if write.rows else []
+
+
+def _check_write(write: PageWrite, table: PageTable, ids: list[int], position: int) -> None:
+    if not 0 <= position < write.tokens:
+        raise CapacityError(
+            f"{write.label}: position {position} is outside the first page of {write.tokens} tokens. Nothing was written"
+        )
+    if position + write.rows > len(ids) * write.tokens:
+        raise CapacityError(
+            f"{write.label}: position {position} + {write.rows} new rows pass the {len(ids)} pages of {write.tokens} tokens that "
+            "page_id names; name more pages. Nothing was written"
+        )
+    used = _used(write, ids, position)
+    if len(set(used)) != len(used):
+        raise PageError(f"{write.label}: page_id {ids} names a page twice. Nothing was written")
+    length = len(table)  # as the pages that this run appends make it
+    for page in used:
+        if page == length:
+            length += 1
+        elif table.missing(page):
+            continue
+        elif not 0 <= page < length:
+            raise PageError(
+                f"{write.label}: page {page} is unknown; the table has {len(table)} pages, and only the next id appends. "
+                "Nothing was written"
+            )
+        elif page < len(table) and not table[page].token_writable:
+            raise PageError(
+                f"{write.label}: page {page} has format {table[page].format.name}, written by whole pages alone; requantize it. "
+                "Nothing was written"
+            )
