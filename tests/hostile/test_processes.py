@@ -147,3 +147,14 @@ def test_a_file_never_takes_the_number_of_a_closed_stream(tmp_path: Path) -> Non
     out.unlink()
     assert command(["convert", str(source), str(out)], "<&- >&- 2>&-").returncode == 0
     assert out.read_bytes() == expected
+
+
+def test_what_is_no_file_is_not_waited_for(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe.onnx")
+    done = command(["check", str(tmp_path / "pipe.onnx")], "")
+    assert done.returncode == 1 and "not a regular file" in done.stderr
+
+
+def test_a_prompt_without_end() -> None:
+    done = command(["generate", "smollm2-135m", "--file", "/dev/zero"], "")
+    assert done.returncode == 2 and "more than 50,000,000 characters" in done.stderr

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -32,6 +33,8 @@ from tenonnx.errors import OptionError
 
 if TYPE_CHECKING:
     from tenonnx.text import Generation, TextStream
+
+_LONGEST_PROMPT = 50_000_000  # characters: more than any model's context holds
 
 
 @command('tenonnx generate smollm2-135m "The capital of France is" -n 24 --temperature 0')
@@ -93,11 +96,14 @@ def _prompt(prompt: str | None, file: str | None) -> str:
     if file is None:
         return prompt or ""
     try:
-        text = sys.stdin.read() if file == "-" else Path(file).read_text(encoding="utf-8")
+        with contextlib.nullcontext(sys.stdin) if file == "-" else Path(file).open(encoding="utf-8") as stream:
+            text = stream.read(_LONGEST_PROMPT + 1)
     except OSError as error:
         raise OptionError(f"--file {file}: cannot be read: {error.strerror}") from error
     except UnicodeDecodeError as error:
         raise OptionError(f"--file {file}: is not UTF-8 text: {error.reason} at byte {error.start}") from error
+    if len(text) > _LONGEST_PROMPT:
+        raise OptionError(f"--file {file}: holds more than {_LONGEST_PROMPT:,} characters; give a shorter prompt")
     return text.removesuffix("\n")  # the end of a text file's last line is not part of the prompt
 
 

@@ -82,6 +82,8 @@ def find_model(name: str | os.PathLike[str], progress: Progress = silent) -> Pat
     if path.is_dir() and not _is_genai(path):
         raise PayloadError(f"{path}: is a folder without genai_config.json; name the .onnx or .gguf file in it")
     if path.exists():
+        if not (path.is_file() or path.is_dir()):  # a pipe would be waited for
+            raise PayloadError(f"{path}: is not a regular file; name the file that holds the model")
         return path
     found = KNOWN.get(str(name).lower())
     if found is not None:
