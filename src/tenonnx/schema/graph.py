@@ -218,13 +218,21 @@ def _type_name(number: int) -> str:
     return kinds.Name(number) if number in kinds.values() else "UNDEFINED"
 
 
+_OWN_ATTRIBUTES = {
+    "CacheUpdate": {"axis": "INT", "batch_axis": "INT"},
+    "PagedAttention": {
+        "is_causal": "INT", "kv_stacked": "INT", "left_window": "INT", "scale": "FLOAT", "softcap": "FLOAT",
+    },
+}  # fmt: skip
+
+
 @cache
 def _attribute_types(domain: str, op_type: str) -> dict[str, str]:
     """Names of the types of an operator's attributes, of those that are known."""
     from onnx import defs
 
     if domain == _DOMAIN:
-        return {"axis": "INT", "batch_axis": "INT"}
+        return _OWN_ATTRIBUTES.get(op_type, {})
     try:
         schema = defs.get_schema(op_type, "" if domain == "ai.onnx" else domain)
     except defs.SchemaError:
