@@ -9,13 +9,15 @@ from typer.testing import CliRunner
 
 from tenonnx import cli
 from tenonnx.codecs import table
+from tenonnx.structs import catalogue
 
 ROOT = Path(__file__).parents[2]
 FENCE = re.compile(r"^```(python|console)(?: (\S+))?\n(.*?)^```$", re.DOTALL | re.MULTILINE)
 
 
 def run(document, folder, monkeypatch):
-    """Run a document's blocks in ``folder``; the names that they leave."""
+    """Run a document's blocks in ``folder``; the names that they leave. Formats that it adds are known while it runs alone."""
+    monkeypatch.setattr(catalogue, "_added", dict(catalogue._added))
     monkeypatch.chdir(folder)
     monkeypatch.syspath_prepend(str(folder))
     monkeypatch.setenv("COLUMNS", "80")
