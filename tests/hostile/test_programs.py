@@ -47,7 +47,7 @@ def test_a_sound_table_runs() -> None:
 
 @pytest.mark.parametrize("flag", [True, False])
 def test_guards(flag: bool) -> None:
-    values = [row(SLOT, 0), row(SLOT, 1), row(SLOT, 2, kind=9, dims=[])]
+    values = [row(SLOT, 0), row(SLOT, 1), row(SLOT, 2, kind=9, dims=[], strides=[])]
     steps = [step("neg", [0], [1], guards=[(2, True)]), step("copy", [0], [1], guards=[(2, False)]), step(None, [0], [1])]
     made = program(values, steps, slots=[16, 16, 1])
     x, y, guard = np.arange(4, dtype=np.float32), np.full(4, 9, np.float32), np.array(flag)
@@ -67,7 +67,7 @@ def test_guards(flag: bool) -> None:
 def test_guards_of_another_form() -> None:
     for guards in ([1], [(0,)], [(0, True, 1)], ["x"], [("x", True)]):
         with pytest.raises(ERRORS):
-            program([row(kind=9, dims=[]), row()], [step("neg", [1], [1], guards=guards)])
+            program([row(kind=9, dims=[], strides=[]), row()], [step("neg", [1], [1], guards=guards)])
     with pytest.raises(ValueError, match="no BOOL value of one element"):
         program([row(kind=9, dims=[2]), row()], [step("neg", [1], [1], guards=[(0, True)])])
 
