@@ -358,9 +358,48 @@ def _update_in_branches(growing: Growing, cache: str, tips: dict[str, str], dept
     tips[cache] = updated
 
 
+def _update_in_loop(growing: Growing, cache: str, tips: dict[str, str]) -> None:
+    """A Loop that carries the cache and a sum, row position + i in trip i, ended by its count or by a condition."""
+    draw, main = growing.draw, growing.case.graph
+    shape = growing.case.inputs[cache].shape
+    axis = draw(st.integers(0, len(shape) - 1))
+    trips = draw(st.integers(0, min(3, shape[axis])))
+    rows = draw(st.integers(0, shape[axis] - max(0, trips - 1)))
+    dims = (*shape[:axis], rows, *shape[axis + 1 :])
+    values = growing.add_input(dims)
+    position, last, begin = (growing.name(kind) for kind in ("position", "last", "begin"))
+    for name, kind, value in (
+        (position, INT64, draw(st.integers(0, shape[axis] - rows - max(0, trips - 1)))),
+        (last, INT64, draw(st.integers(-1, 3))),
+        (begin, BOOL, draw(st.booleans())),
+    ):
+        main.input(name, kind, [])
+        growing.case.inputs[name] = np.array(value, bool if kind == BOOL else np.int64)
+    count = growing.g.constant(growing.name("k"), np.array(trips, np.int64))
+    names = {kind: growing.name(kind) for kind in ("i", "go", "c", "s", "p", "next", "on")}
+    with growing.body() as body:
+        for kind, elem_type, size in (("i", INT64, ()), ("go", BOOL, ()), ("c", FLOAT, shape), ("s", FLOAT, dims)):
+            body.input(names[kind], elem_type, list(size))
+        growing.pool |= {names["c"]: shape, names["s"]: dims}
+        growing.grow(draw(st.integers(0, 3)))
+        body.node("Add", [position, names["i"]], names["p"])
+        fits = [name for name, have in growing.pool.items() if have == dims]
+        body.node("Add", [names["s"], draw(st.sampled_from(fits))], names["next"])
+        updated = body.update(names["c"], names["next"], names["p"], growing.name("updated"), axis=axis)
+        ended = draw(st.booleans())
+        body.node("Less" if ended else "Identity", [names["i"], last] if ended else [names["go"]], names["on"])
+        for name, elem_type in ((names["on"], BOOL), (updated, FLOAT), (names["next"], FLOAT)):
+            body.output(name, elem_type, None)
+    outputs = growing.name("updated"), growing.name("v")
+    growing.g.holding("Loop", [count, begin, tips[cache], values], *outputs, body=body)
+    growing.pool.pop(tips[cache])
+    growing.pool |= {outputs[0]: shape, outputs[1]: dims}
+    tips[cache] = outputs[0]
+
+
 def flow_update(growing: Growing, cache: str, tips: dict[str, str], depth: int = 0) -> None:
-    """An update that stands in the graph itself, in a function or in branches."""
-    kinds: list[Update] = [_update, _update_by_function]
+    """An update that stands in the graph itself, in a function, in branches or in a loop."""
+    kinds: list[Update] = [_update, _update_by_function, _update_in_loop]
     if depth < 2:
         kinds.append(lambda *args: _update_in_branches(*args, depth))
     growing.draw(st.sampled_from(kinds))(growing, cache, tips)

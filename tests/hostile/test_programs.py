@@ -45,6 +45,33 @@ def test_a_sound_table_runs() -> None:
     np.testing.assert_array_equal(x, y)
 
 
+@pytest.mark.parametrize("flag", [True, False])
+def test_guards(flag: bool) -> None:
+    values = [row(SLOT, 0), row(SLOT, 1), row(SLOT, 2, kind=9, dims=[], strides=[])]
+    steps = [step("neg", [0], [1], guards=[(2, True)]), step("copy", [0], [1], guards=[(2, False)]), step(None, [0], [1])]
+    made = program(values, steps, slots=[16, 16, 1])
+    x, y, guard = np.arange(4, dtype=np.float32), np.full(4, 9, np.float32), np.array(flag)
+    lease = made.lease()
+    lease.bind([x.ctypes.data, y.ctypes.data, guard.ctypes.data])
+    assert lease.execute(0, 2, 2) is None
+    np.testing.assert_array_equal(y, -x if flag else x)
+    assert [lease.count(number) for number in range(3)] == [int(flag), int(not flag), 0]
+    assert [lease.taken(number) for number in range(3)] == [flag, not flag, True]
+    for number in (-1, 3, 2**31 - 1):
+        with pytest.raises(ERRORS):
+            lease.taken(number)
+        with pytest.raises(ERRORS):
+            lease.count(number)
+
+
+def test_guards_of_another_form() -> None:
+    for guards in ([1], [(0,)], [(0, True, 1)], ["x"], [("x", True)]):
+        with pytest.raises(ERRORS):
+            program([row(kind=9, dims=[], strides=[]), row()], [step("neg", [1], [1], guards=guards)])
+    with pytest.raises(ValueError, match="no BOOL value of one element"):
+        program([row(kind=9, dims=[2]), row()], [step("neg", [1], [1], guards=[(0, True)])])
+
+
 BAD_VALUES = {
     "space": row(space=3),
     "space negative": row(space=-1),
@@ -90,6 +117,10 @@ BAD_STEPS = {
     "unknown kernel": step("nothing", [0], [1]),
     "ints too many": step("neg", [0], [1], ints=[1]),
     "floats too many": step("neg", [0], [1], floats=[1.0]),
+    "guarded by no value": step("neg", [0], [1], guards=[(2, True)]),
+    "guarded by a negative value": step("neg", [0], [1], guards=[(-1, True)]),
+    "guarded by numbers": step("neg", [0], [1], guards=[(0, True)]),
+    "region guarded by numbers": step(None, [0], [1], guards=[(0, False)]),
 }
 
 

@@ -46,5 +46,5 @@ def test_cached_graphs(case: Case) -> None:
 
 @SETTINGS
 @given(cached_graphs(update=flow_update))
-def test_branches_and_functions(case: Case) -> None:
+def test_branches_loops_and_functions(case: Case) -> None:
     check(case)

@@ -229,3 +229,61 @@ def test_a_model_that_grows_past_every_limit() -> None:
     g.output("updated", FLOAT, [4, 2], alias_of="cache")
     with pytest.raises(UnsupportedError, match="nodes once functions"):
         Session(g.model)
+
+
+def paged(how: str) -> Any:
+    """PagedCacheUpdate in a function, or in a branch."""
+    from tests.runtime.paged_models import updating
+
+    model = updating((2, 3, 16, 64))
+    (node,) = model.graph.node
+    if how == "function":
+        made = model.functions.add(name="F", domain="local", input=["t", "i", "v", "p"], output=["u"])
+        made.opset_import.extend(model.opset_import)
+        made.node.add().CopyFrom(node)
+        made.node[0].input[:], made.node[0].output[:] = ["t", "i", "v", "p"], ["u"]
+        model.opset_import.add(domain="local", version=1)
+        model.graph.node[0].op_type, model.graph.node[0].domain = "F", "local"
+    else:
+        branches = []
+        for result in ("u", "cache"):
+            g = Graph()
+            if result == "u":
+                g.body.node.add().CopyFrom(node)
+                g.body.node[0].output[:] = ["u"]
+            g.body.output.add(name=result)
+            branches.append(g)
+        g = Graph()
+        g.holding("If", ["flag"], "updated_cache", then_branch=branches[0], else_branch=branches[1])
+        model.graph.node[0].CopyFrom(g.body.node[0])
+        flag = model.graph.input.add(name="flag")
+        flag.type.tensor_type.elem_type = 9
+        flag.type.tensor_type.shape.SetInParent()
+    return model
+
+
+def test_pages_updated_in_a_function() -> None:
+    from tenonnx.cache import PageSpec, PageTable
+
+    table = PageTable(PageSpec(10, (2, 3, 16, 64)))
+    table.create(0, "FP8_PAGE")
+    address = table[0].address
+    before = table[0].data.copy()
+    values = np.ones((2, 3, 2, 64), np.float16)
+    given = {"cache": writable(table), "page_id": np.array([0]), "position": np.array(3), "values": values}
+    model = paged("function")
+    assert check(model) == []
+    found = Session(model).run(given)
+    assert found["updated_cache"] is table and table[0].address == address
+    assert (table[0].data != before).any()
+
+
+def test_pages_updated_in_a_branch_are_refused() -> None:
+    from tenonnx.cache import PageSpec, PageTable
+
+    table = PageTable(PageSpec(10, (2, 3, 16, 64)))
+    table.create(0, "FP8_PAGE")
+    values = np.ones((2, 3, 2, 64), np.float16)
+    given = {"cache": writable(table), "page_id": np.array([0]), "position": np.array(3), "values": values}
+    with pytest.raises(UnsupportedError, match="stands in a branch"):
+        Session(paged("branch")).run({**given, "flag": np.array(True)})

@@ -51,6 +51,24 @@ def formal_inputs(flat: ModelIndex, aliases: AliasMap) -> Iterator[Diagnostic]:
             )
 
 
+def loop_carried(flat: ModelIndex, aliases: AliasMap) -> Iterator[Diagnostic]:
+    """What a loop makes of a cache that it carries has the cache's storage."""
+    for where, first, last in flat.origin.carried:
+        try:
+            kept = not aliases.is_storage(first) or (aliases.is_storage(last) and aliases.root(first) == aliases.root(last))
+        except AliasError:
+            continue
+        if not kept:
+            yield Diagnostic(
+                "error",
+                "invalid",
+                "loop-carried",
+                where,
+                f"carries the cache {first!r}, but its body gives {last!r}, which has not its storage; update the body's own "
+                "input, and return what that gives",
+            )
+
+
 def nested_aliases(flat: ModelIndex, aliases: AliasMap) -> Iterator[Diagnostic]:
     """Updates of a cache stand where this version runs them: in the graph, and in functions that it calls."""
     for children in flat.main.children.values():
@@ -61,7 +79,7 @@ def nested_aliases(flat: ModelIndex, aliases: AliasMap) -> Iterator[Diagnostic]:
                 )
 
 
-BODY_RULES: tuple[BodyRule, ...] = (body_alias, formal_inputs, nested_aliases)
+BODY_RULES: tuple[BodyRule, ...] = (body_alias, formal_inputs, loop_carried, nested_aliases)
 
 
 def check_aliases(index: ModelIndex, flat: ModelIndex) -> Iterator[Diagnostic]:

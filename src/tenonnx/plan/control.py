@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 from tenonnx.errors import ShapeError, UnsupportedError
@@ -32,6 +33,12 @@ def merge(builder: Builder, node: Any) -> None:
         builder.define(node, result)
 
 
+def passed(builder: Builder, node: Any) -> None:
+    """Another name of a value: what leaves a loop."""
+    value = builder.value(node.input[1])
+    builder.define(node, value.view(value.dims, value.strides, node.output[0]))
+
+
 def _joined(builder: Builder, node: Any, condition: Value, then: Value, other: Value) -> Value:
     """The cache after the If. A branch that updates it less often says so by steps that keep it as it is."""
     if not then.owner.mutable or then.owner is not other.owner:
@@ -49,3 +56,6 @@ def _kept(builder: Builder, node: Any, value: Value) -> Value:
     made = Value(value.name, value.elem_type, value.dims, value.strides, value.owner, value.offset, value.version + 1, value)
     builder.step("cache_keep", builder.label(node), [value], [made], reuse=(0,), parallel=False)
     return made
+
+
+FLOW_RULES: dict[str, Callable[[Builder, Any], None]] = {"Merge": merge, "Pass": passed}

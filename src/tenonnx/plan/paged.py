@@ -68,6 +68,11 @@ def paged_cache_update(builder: Builder, node: Any) -> bool:
         parallel=parallel,
         reuse=(0,),
     )
+    if builder.guards:
+        raise UnsupportedError(
+            f"{label}: stands in a branch, but missing pages are made before the run, whichever branch it takes; update the "
+            "pages outside the If"
+        )
     root = builder.aliases.root(node.output[0])
     builder.page_writes.append(PageWrite(label, root, node.input[1], node.input[3], rows, tokens))
     builder.define(node, updated)

@@ -11,7 +11,7 @@ from tenonnx.errors import CheckError
 from tenonnx.layouts import layout_for
 from tenonnx.plan import decoder, elementwise, movement, paged
 from tenonnx.plan.builder import Builder, Weight
-from tenonnx.plan.control import merge
+from tenonnx.plan.control import FLOW_RULES
 from tenonnx.plan.draft import Value
 from tenonnx.plan.freeze import freeze
 from tenonnx.plan.memory import place
@@ -101,7 +101,7 @@ class Planner:
 
     def _lower(self, builder: Builder, position: int, node: Any) -> None:
         if node.domain == FLOW:
-            merge(builder, node)
+            FLOW_RULES[node.op_type](builder, node)
             return
         standard = node.domain in ("", "ai.onnx") and self._opset >= _OLDEST_OPSET
         rules = _DOMAIN_RULES if node.domain == DOMAIN else _RULES if standard else {}

@@ -1,7 +1,8 @@
 """One flat graph of all that touches a cache: local functions and branches in the place of their nodes.
 
 Whoever follows storage (aliases, shapes, plan) then sees one graph, in which each call site has names and shapes of its
-own. The nodes of a branch are guarded by the condition; a Merge (condition, then, else) stands for each output of the If.
+own. The nodes of a branch are guarded by the condition; a Merge (condition, then, else) stands for each output of the If, and a
+Pass ("", value) for what leaves a loop.
 What has nothing to do with a cache stays as it is.
 """
 
@@ -10,9 +11,10 @@ from __future__ import annotations
 from typing import Any
 
 from tenonnx.errors import CheckError, UnsupportedError
-from tenonnx.schema.graph import Claim, Frames, Guard, ModelIndex, Origin, Scope
+from tenonnx.schema.graph import Claim, Frames, Guard, ModelIndex, Origin, Scope, attributes
 from tenonnx.schema.inline import STANDARD, Place, Renamer, enter_function, same_opsets
-from tenonnx.schema.messages import ModelProto, ValueAliasProto, ValueInfoProto
+from tenonnx.schema.loops import LOOPS, constant_number, number_of
+from tenonnx.schema.messages import ModelProto, NodeProto, ValueAliasProto, ValueInfoProto
 
 _CACHE_OPERATORS = ("CacheUpdate", "PagedCacheUpdate")
 FLOW = "tenonnx.flow"  # domain of what stands here for control flow; no model may use it
@@ -32,7 +34,7 @@ def flattened(model: Any) -> ModelIndex:
                 raise CheckError(f"{scope.describe(position)}: domain {FLOW!r} is not for models; use If, Loop or Scan")
     if not index.functions and not index.main.children:
         return index
-    flat = _Flat(index)
+    flat = Flat(index)
     flat.body(index.main, Place())
     return flat.finish() if flat.changed else index
 
@@ -58,7 +60,7 @@ def carries(scope: Scope, functions: set[tuple[str, str, str]]) -> bool:
     )
 
 
-class _Flat:
+class Flat:
     """The flat graph in the making; ``caches`` are the names of values known to have a cache's storage."""
 
     def __init__(self, index: ModelIndex) -> None:
@@ -68,6 +70,8 @@ class _Flat:
         self.frames: list[Frames] = []
         self.claims: list[Claim] = []
         self.formals: list[tuple[str, str]] = []
+        self.carried: list[tuple[str, str, str]] = []
+        self.constants: dict[str, str] = {}  # made by loops
         self.extra = ModelProto().graph  # what bodies bring along: value_info and initializers
         main = index.main
         self.caches = {value.name for value in main.body.input if value.access == ValueInfoProto.READ_WRITE}
@@ -86,6 +90,9 @@ class _Flat:
                 self._call(node, self.index.functions[key], place)
             elif touched and node.op_type == "If" and node.domain in STANDARD:
                 self._if(node, scope.describe(position), children, place)
+            elif node.op_type in LOOPS and node.domain in STANDARD and self._updates(node, children, place):
+                self.changed = True
+                LOOPS[node.op_type](self, node, scope.describe(position), children["body"], place)
             else:
                 self.add(self.renamer.node(node, place), place.frames)
 
@@ -113,9 +120,9 @@ class _Flat:
         for formal, made in later:
             passed = type(node)(name=f"{place.path}/{formal}", op_type="Identity", input=[place.of(formal)], output=[made])
             self.add(passed, outer.frames)
-        self._annotations(scope, place)
+        self.annotations(scope, place)
         call = type(node)(input=[outer.of(name) for name in node.input], output=outputs, output_alias=node.output_alias)
-        self.claims += _claims(call, f"node {place.path} ({node.op_type})")
+        self.claim(call, f"node {place.path} ({node.op_type})")
 
     def _if(self, node: Any, where: str, branches: dict[str, Scope], outer: Place) -> None:
         self.changed = True
@@ -131,22 +138,63 @@ class _Flat:
                     f"{where}: {name} has inputs {scope.inputs} and {len(scope.outputs)} outputs; expected no inputs and "
                     f"{len(node.output)} outputs"
                 )
-            self._constants(scope, place)
+            self.bring_constants(scope, place)
             self.body(scope, place)
-            self._annotations(scope, place, types=True)
+            self.annotations(scope, place, types=True)
             results.append([place.of(result) for result in scope.outputs])
         for name, then, other in zip(node.output, *results, strict=True):
             if name:
-                made = self.renamer.define(outer, name)
-                merge = type(node)(
-                    name=f"{path}.{name}", domain=FLOW, op_type="Merge", input=[condition, then, other], output=[made]
-                )
-                self.add(merge, outer.frames)
-                if then in self.caches or other in self.caches:
-                    self.caches.add(made)
-        self.claims += _claims(type(node)(input=[condition], output=node.output, output_alias=node.output_alias), where)
+                self.merged(self.renamer.define(outer, name), (condition, then, other), outer.frames)
+        declared = type(node)(input=[condition], output=[outer.of(name) for name in node.output], output_alias=node.output_alias)
+        self.claim(declared, where)
 
-    def _constants(self, scope: Scope, place: Place) -> None:
+    def merged(self, name: str, inputs: tuple[str, str, str], frames: Frames) -> str:
+        """Add a Merge of (condition, then, else); the name of its output."""
+        return self._flow("Merge", name, inputs, frames)
+
+    def passed(self, name: str, source: str, frames: Frames) -> str:
+        """Add another name of a value."""
+        return self._flow("Pass", name, ("", source), frames)
+
+    def _flow(self, op_type: str, name: str, inputs: tuple[str, ...], frames: Frames) -> str:
+        self.add(NodeProto(name=name, domain=FLOW, op_type=op_type, input=inputs, output=[name]), frames)
+        if any(source in self.caches for source in inputs[1:]):
+            self.caches.add(name)
+        return name
+
+    def claim(self, node: Any, where: str) -> None:
+        """Note the aliases that a node with a body declares."""
+        self.claims += _claims(node, where)
+
+    def _updates(self, node: Any, children: dict[str, Scope], place: Place) -> bool:
+        """Whether a loop updates a cache or passes one from trip to trip; one that reads it stays onnxruntime's."""
+        carried = (
+            node.input
+            if node.op_type == "Loop"
+            else list(node.input)[: len(node.input) - attributes(node).get("num_scan_inputs", 0)]
+        )
+        return "body" in children and (
+            carries(children["body"], self._carrying) or any(place.of(name) in self.caches for name in carried)
+        )
+
+    def number(self, name: str) -> int | None:
+        """The value of an INT64 or BOOL constant of one element; None where it is not known."""
+        tensor = self.index.main.initializers.get(name) or next((t for t in self.extra.initializer if t.name == name), None)
+        if tensor is not None:
+            return number_of(tensor)
+        made = next((node for node in self.nodes if node.op_type == "Constant" and list(node.output) == [name]), None)
+        return None if made is None else constant_number(made)
+
+    def length(self, name: str, axis: int) -> int | None:
+        """The declared size of a dimension of a value of the main graph."""
+        info = self.index.main.value_info.get(name)
+        tensor = self.index.main.initializers.get(name)
+        dims = list(tensor.dims) if tensor is not None else []
+        if info is not None and tensor is None:
+            dims = [dim.dim_value if dim.HasField("dim_value") else None for dim in info.type.tensor_type.shape.dim]
+        return dims[axis] if -len(dims) <= axis < len(dims) else None
+
+    def bring_constants(self, scope: Scope, place: Place) -> None:
         """Bring a body's initializers into the graph."""
         if scope.body.sparse_initializer:
             raise UnsupportedError(f"{place.path}: sparse initializers in a body that touches a cache; make them dense")
@@ -159,7 +207,7 @@ class _Flat:
                 copy.CopyFrom(value)
                 copy.name = self.renamer.define(place, value.name)
 
-    def _annotations(self, scope: Scope, place: Place, types: bool = False) -> None:
+    def annotations(self, scope: Scope, place: Place, types: bool = False) -> None:
         """Keep what a body says of its values. A function's ``types`` speak of symbols of its own, others at each call."""
         for name, info in scope.value_info.items():
             if info.access == ValueInfoProto.READ_WRITE:
@@ -183,7 +231,7 @@ class _Flat:
         model.graph.value_info.extend(info for info in self.extra.value_info if info.name not in declared)
         model.graph.initializer.extend(self.extra.initializer)
         model.graph.struct_initializer.extend(self.extra.struct_initializer)
-        return ModelIndex(model, Origin(self.frames, self.claims, self.formals))
+        return ModelIndex(model, Origin(self.frames, self.claims, self.formals, self.carried))
 
 
 def _claims(node: Any, where: str) -> list[Claim]:

@@ -161,6 +161,7 @@ class Origin:
     frames: Sequence[Frames] = ()
     claims: Sequence[Claim] = ()
     formals: Sequence[tuple[str, str]] = ()  # READ_WRITE inputs of bodies: where, and the value they are bound to
+    carried: Sequence[tuple[str, str, str]] = ()  # by loops: where, the value before the first trip, and after the last
 
 
 class ModelIndex:

@@ -74,7 +74,7 @@ class ShapesContext:
             self._infer()  # what an updated name told of its cache reaches the cache's other readers
             self._merge_aliases()
         for position, node in enumerate(self._scope.nodes):
-            if node.domain == FLOW:
+            if node.domain == FLOW and node.op_type == "Merge":
                 check_merge(self._scope, position, self.__getitem__)
         for position in updates(self._scope):
             check_update(self._scope, position, self.__getitem__)

@@ -69,6 +69,8 @@ def _page_tables(graph: Any) -> dict[str, SymQuantizedTensor]:
     for node in graph.node:
         if node.domain == DOMAIN and node.op_type == "PagedCacheUpdate" and node.input and node.input[0] in found:
             found[node.output[0]] = found[node.input[0]]
+        elif node.domain == FLOW and node.input[1] in found:
+            found[node.output[0]] = found[node.input[1]]
     return found
 
 
