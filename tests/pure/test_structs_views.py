@@ -42,6 +42,11 @@ def test_to_dict_of_small_scalars_gives_numbers():
     assert values == {"s": [-1, 1], "f": [-0.0, 1.0]} and isinstance(values["s"][0], int) and isinstance(values["f"][0], float)
 
 
+def test_to_dict_of_no_element_with_dims_as_large_as_numpy_takes():
+    node = structure("", s=structs.tensor(i4, 0, 2**61))
+    assert structs.view(b"", node).to_dict() == {"s": []}
+
+
 def test_hexdump_shows_the_bytes_of_a_field_and_dots_beside_them():
     view = structs.view(bytes(range(12)), BLOCK[2])
     assert view.hexdump() == "00000000  00 01 02 03 04 05 06 07 08 09 0a 0b"

@@ -20,7 +20,8 @@ def plain(field: Any) -> Any:
     if hasattr(field, "to_dict"):
         return field.to_dict()
     array = np.asarray(field)
-    if array.dtype.isbuiltin == 1 or array.dtype.kind in "iufcb":
+    # Without an element there is nothing to convert, and dims that another type of more bytes might not hold.
+    if array.dtype.isbuiltin == 1 or array.dtype.kind in "iufcb" or array.size == 0:
         return array.tolist()
     whole = "INT" in dtypes.of_numpy(array.dtype).name
     return array.astype(np.int64 if whole else np.float32).tolist()
