@@ -84,6 +84,7 @@ def _reference(model: Any, where: str) -> Runner:
 
 def _ran(where: str, compute: Callable[[], list[np.ndarray]]) -> list[np.ndarray]:
     try:
-        return compute()
+        with np.errstate(all="ignore"):  # infinities and NaN are values like any other
+            return compute()
     except Exception as error:
         raise UnsupportedError(f"{where}: its decoder fails: {error}") from error
