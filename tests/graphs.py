@@ -380,7 +380,10 @@ def _update_in_loop(growing: Growing, cache: str, tips: dict[str, str]) -> None:
     with growing.body() as body:
         for kind, elem_type, size in (("i", INT64, ()), ("go", BOOL, ()), ("c", FLOAT, shape), ("s", FLOAT, dims)):
             body.input(names[kind], elem_type, list(size))
-        growing.pool |= {names["c"]: shape, names["s"]: dims}
+        growing.pool[names["s"]] = dims
+        # The body reads what it carries or what was there before the loop: a value made of both would need both at once.
+        if draw(st.booleans()):
+            growing.pool[names["c"]] = growing.pool.pop(tips[cache])
         growing.grow(draw(st.integers(0, 3)))
         body.node("Add", [position, names["i"]], names["p"])
         fits = [name for name, have in growing.pool.items() if have == dims]
