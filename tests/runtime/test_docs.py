@@ -9,6 +9,7 @@ from typer.testing import CliRunner
 
 from tenonnx import cli
 from tenonnx.codecs import table
+from tenonnx.layouts import generic
 from tenonnx.structs import catalogue
 
 ROOT = Path(__file__).parents[2]
@@ -18,6 +19,7 @@ FENCE = re.compile(r"^```(python|console)(?: (\S+))?\n(.*?)^```$", re.DOTALL | r
 def run(document, folder, monkeypatch):
     """Run a document's blocks in ``folder``; the names that they leave. Formats that it adds are known while it runs alone."""
     monkeypatch.setattr(catalogue, "_added", dict(catalogue._added))
+    monkeypatch.setattr(generic, "_MAPPINGS", dict(generic._MAPPINGS))
     monkeypatch.chdir(folder)
     monkeypatch.syspath_prepend(str(folder))
     monkeypatch.setenv("COLUMNS", "80")
