@@ -352,15 +352,20 @@ def test_an_if_output_without_alias_of() -> None:
     assert [diagnostic.rule for diagnostic in check(model)] == ["aliased-outputs"]
 
 
-@pytest.mark.parametrize("checked", [True, False])
-def test_conditions_made_from_an_updated_cache(checked: bool) -> None:
-    g = outer()
-    g.input("far", INT64, [])
+def update_and_ask(g: Graph) -> None:
+    """An update of the cache, and whether it then holds anything positive."""
     g.update("cache", "values", "position", "first")
     g.constant("axes", np.array([0, 1, 2], np.int64))
     g.node("ReduceMax", ["first", "axes"], "most", keepdims=0)
     g.constant("zero", np.array(0, np.float32))
     g.node("Greater", ["most", "zero"], "positive")
+
+
+@pytest.mark.parametrize("checked", [True, False])
+def test_conditions_made_from_an_updated_cache(checked: bool) -> None:
+    g = outer()
+    g.input("far", INT64, [])
+    update_and_ask(g)
     g.holding(
         "If",
         ["positive"],
@@ -380,11 +385,7 @@ def test_conditions_made_from_an_updated_cache(checked: bool) -> None:
 
 def test_a_condition_made_from_an_updated_cache_where_nothing_is_written() -> None:
     g = outer()
-    g.update("cache", "values", "position", "first")
-    g.constant("axes", np.array([0, 1, 2], np.int64))
-    g.node("ReduceMax", ["first", "axes"], "most", keepdims=0)
-    g.constant("zero", np.array(0, np.float32))
-    g.node("Greater", ["most", "zero"], "positive")
+    update_and_ask(g)
     g.holding(
         "If",
         ["positive"],

@@ -6,11 +6,12 @@ from typing import Any
 
 import numpy as np
 
+from tenonnx.convert.editing import make_node
 from tenonnx.convert.gguf import Gguf, GgufTensor
 from tenonnx.convert.tensor_types import TENSOR_TYPES
 from tenonnx.dtypes import of_numpy
 from tenonnx.errors import UnsupportedError
-from tenonnx.schema.messages import AttributeProto, TensorProto, ValueAliasProto, ValueInfoProto
+from tenonnx.schema.messages import TensorProto, ValueAliasProto, ValueInfoProto
 from tenonnx.structs import catalogue, declare
 
 DOMAIN = "tenonnx"
@@ -29,14 +30,7 @@ class GraphBuilder:
 
     def node(self, op: str, inputs: list[str], output: str, domain: str = "", **attributes: int | float | list[int]) -> str:
         """One node of one output, named after it."""
-        node = self.graph.node.add(op_type=op, name=output, domain=domain, input=inputs, output=[output])
-        for name, value in attributes.items():
-            if isinstance(value, int):
-                node.attribute.add(name=name, type=AttributeProto.INT, i=value)
-            elif isinstance(value, float):
-                node.attribute.add(name=name, type=AttributeProto.FLOAT, f=value)
-            else:
-                node.attribute.add(name=name, type=AttributeProto.INTS, ints=value)
+        self.graph.node.append(make_node(op, inputs, [output], domain, **attributes))
         return output
 
     def constant(self, name: str, array: np.ndarray) -> str:
