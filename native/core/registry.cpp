@@ -4,7 +4,8 @@
 #define TENONNX_TABLES(X) \
   X(pack_table) X(pack_k_table) X(quantize_table) X(matmul_table) X(float_matmul_table) X(gather_packed_table) X(lookup_table) \
   X(attention_table) X(attention_decode_table) X(normalize_table) X(rotary_table) X(elementwise_table) X(binary_table) \
-  X(movement_table) X(cache_table) X(decode_blocks_table) X(decode_superblocks_table) X(unpack_table) X(pages_table) X(attention_paged_table)
+  X(movement_table) X(cache_table) X(decode_blocks_table) X(decode_superblocks_table) X(unpack_table) X(pages_table) \
+  X(attention_paged_table) X(limits_table)
 #define TENONNX_DECLARE(table) KernelTable table();
 #define TENONNX_LIST(table) table(),
 

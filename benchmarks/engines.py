@@ -1,0 +1,216 @@
+"""The engines that the benchmarks race, each in a process of its own that answers one request at a time.
+
+An engine is given token ids and no sampling: it is timed from the call until its logits are there. Its cache is filled to a
+depth once and cut back to it after every measurement, so that a deep cache costs its prompt once.
+"""
+
+from __future__ import annotations
+
+import json
+import resource
+import subprocess
+import sys
+import time
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+TOKENS = [504, 3575, 282, 4649, 314]  # of SmolLM2's text; speed does not depend on them
+BATCH = 512  # tokens of a prompt that an engine without batches of its own takes at once
+
+
+class Engine(ABC):
+    """A loaded model with one sequence; ``length`` tokens of it are in the cache."""
+
+    length = 0
+
+    @abstractmethod
+    def feed(self, ids: np.ndarray) -> None:
+        """Append tokens and compute the logits after the last."""
+
+    @abstractmethod
+    def cut(self, length: int) -> None:
+        """Forget all tokens from ``length`` on."""
+
+    @abstractmethod
+    def logits(self) -> np.ndarray:
+        """FLOAT[vocab]: those after the last token."""
+
+    def extend(self, count: int, at_once: int) -> float:
+        """Seconds to append ``count`` tokens, ``at_once`` of them in a call."""
+        ids = np.resize(np.array(TOKENS), count)
+        begin = time.perf_counter()
+        for first in range(0, count, at_once):
+            self.feed(ids[first : first + at_once])
+        seconds = time.perf_counter() - begin
+        self.length += count
+        return seconds
+
+    def prompt(self, count: int) -> float:
+        """Tokens per second of a prompt into an empty cache."""
+        self._rewind(0)
+        return count / self.extend(count, count)
+
+    def decode(self, depth: int, count: int) -> float:
+        """Tokens per second of ``count`` single tokens behind ``depth`` others."""
+        if self.length < depth:
+            self.extend(depth - self.length, BATCH)
+        self._rewind(depth)
+        return count / self.extend(count, 1)
+
+    def each(self, ids: list[int]) -> np.ndarray:
+        """FLOAT[n, vocab]: logits after each of the tokens, fed one by one."""
+        self._rewind(0)
+        rows = []
+        for token in ids:
+            self.feed(np.array([token]))
+            rows.append(np.array(self.logits(), np.float32).ravel())
+        self.length = len(ids)
+        return np.stack(rows)
+
+    def _rewind(self, length: int) -> None:
+        if self.length > length:
+            self.cut(length)
+            self.length = length
+
+
+class Tenonnx(Engine):
+    def __init__(self, path: str, threads: int, context: int) -> None:
+        from tenonnx import Session, convert
+
+        if path.endswith(".gguf"):
+            model, folder = convert.from_gguf(path)
+            self.session = Session(model, threads=threads, data_root=folder)
+        else:
+            self.session = Session(path, threads=threads)
+        self.cache = self.session.new_cache(context=context)
+
+    def feed(self, ids: np.ndarray) -> None:
+        places = np.arange(self.cache.length, self.cache.length + ids.size)
+        inputs = {"input_ids": ids[None], "position_ids": places[None], "logit_rows": np.array([ids.size - 1])}
+        self.results = self.session.run(inputs, cache=self.cache)
+
+    def cut(self, length: int) -> None:
+        self.cache.truncate(length)
+
+    def logits(self) -> np.ndarray:
+        return np.asarray(self.results["logits"])
+
+
+class LlamaCpp(Engine):
+    def __init__(self, path: str, threads: int, context: int) -> None:
+        import llama_cpp
+
+        self.library = llama_cpp
+        self.model = llama_cpp.Llama(
+            path, n_ctx=context, n_batch=2048, n_ubatch=512, n_threads=threads, n_threads_batch=threads, verbose=False
+        )
+        self.context = self.model._ctx.ctx
+
+    def feed(self, ids: np.ndarray) -> None:
+        array = (self.library.llama_token * ids.size)(*ids.tolist())
+        if self.library.llama_decode(self.context, self.library.llama_batch_get_one(array, ids.size)) != 0:
+            raise SystemExit("llama_decode failed")
+        self.library.llama_synchronize(self.context)
+
+    def cut(self, length: int) -> None:
+        memory = self.library.llama_get_memory(self.context)
+        if length == 0:
+            self.library.llama_memory_clear(memory, True)
+        elif not self.library.llama_memory_seq_rm(memory, 0, length, -1):
+            raise SystemExit("llama_memory_seq_rm failed")
+
+    def logits(self) -> np.ndarray:
+        return np.ctypeslib.as_array(self.library.llama_get_logits(self.context), (self.model.n_vocab(),))
+
+
+class Genai(Engine):
+    def __init__(self, path: str, threads: int, context: int) -> None:
+        import onnxruntime_genai as genai
+
+        config = genai.Config(path)
+        config.overlay(json.dumps({"model": {"decoder": {"session_options": {"intra_op_num_threads": threads}}}}))
+        self.model = genai.Model(config)
+        options = genai.GeneratorParams(self.model)
+        options.set_search_options(max_length=context, do_sample=False)
+        self.generator = genai.Generator(self.model, options)
+
+    def feed(self, ids: np.ndarray) -> None:
+        self.generator.append_tokens(ids.astype(np.int32))
+
+    def cut(self, length: int) -> None:
+        self.generator.rewind_to(length)
+
+    def logits(self) -> np.ndarray:
+        return np.asarray(self.generator.get_logits())
+
+
+KINDS: dict[str, Callable[[str, int, int], Engine]] = {"tenonnx": Tenonnx, "llama.cpp": LlamaCpp, "genai": Genai}
+_IMPORTS = {"tenonnx": ["tenonnx.runtime", "tenonnx.convert"], "llama.cpp": ["llama_cpp"], "genai": ["onnxruntime_genai"]}
+
+
+def serve(kind: str, path: str, threads: int, context: int) -> None:
+    """A measuring process: JSON requests [method, *arguments] on standard input, JSON answers on standard output.
+
+    The first answer is what loading took: seconds to a ready model, imports not counted, and to the first token of a prompt
+    of 16.
+    """
+    for module in _IMPORTS[kind]:
+        __import__(module)
+    begin = time.perf_counter()
+    engine = KINDS[kind](path, threads, context)
+    ready = time.perf_counter()
+    engine.extend(16, 16)
+    int(engine.logits().argmax())
+    _answer({"load": ready - begin, "first_token": time.perf_counter() - begin})
+    for line in sys.stdin:
+        method, *arguments = json.loads(line)
+        if method == "rss":
+            _answer(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024)
+        elif method == "each":
+            ids, target = arguments
+            np.save(target, engine.each(ids))
+            _answer(None)
+        else:
+            _answer(getattr(engine, method)(*arguments))
+
+
+def _answer(value: Any) -> None:
+    print(json.dumps(value), flush=True)
+
+
+class Process:
+    """An engine in a process of its own; calls are its methods. Use as a context manager."""
+
+    def __init__(self, kind: str, path: str | Path, threads: int, context: int) -> None:
+        command = [sys.executable, __file__, kind, str(path), str(threads), str(context)]
+        self._process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+        self.loaded: dict[str, float] = self._read()
+
+    def __call__(self, method: str, *arguments: Any) -> Any:
+        if self._process.stdin is None:
+            raise SystemExit("no pipe to the engine")
+        self._process.stdin.write(json.dumps([method, *arguments]) + "\n")
+        self._process.stdin.flush()
+        return self._read()
+
+    def _read(self) -> Any:
+        line = self._process.stdout.readline() if self._process.stdout is not None else ""
+        if not line:
+            raise SystemExit(f"{' '.join(self._process.args)} ended with {self._process.wait()}")  # type: ignore[arg-type]
+        return json.loads(line)
+
+    def __enter__(self) -> Process:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._process.stdin is not None:
+            self._process.stdin.close()
+        self._process.wait()
+
+
+if __name__ == "__main__":
+    serve(sys.argv[1], sys.argv[2], int(sys.argv[3]), int(sys.argv[4]))
