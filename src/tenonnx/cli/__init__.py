@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from tenonnx.cli import chat, check, convert, demo, generate, inspect, packs, perplexity, pull, quantize
+from tenonnx.cli import bench, chat, check, convert, demo, generate, inspect, packs, perplexity, pull, quantize
 from tenonnx.cli.common import leave_unwritable, open_closed_streams
 
 # Plain help and errors: rich would cost every command its import.
@@ -28,6 +28,7 @@ for command in (
     quantize.quantize,
     inspect.inspect,
     perplexity.perplexity,
+    bench.bench,
     check.check,
     demo.demo,
 ):

@@ -6,6 +6,7 @@ from tenonnx.text.loading import TextModel, load_model, read_model
 from tenonnx.text.perplexity import Perplexity, perplexity
 from tenonnx.text.registry import KNOWN, KnownModel, known, pull
 from tenonnx.text.sampling import Sampler, Sampling
+from tenonnx.text.speed import Speed, speed
 from tenonnx.text.tokenizer import Tokenizer
 
 __all__ = [
@@ -16,6 +17,7 @@ __all__ = [
     "Perplexity",
     "Sampler",
     "Sampling",
+    "Speed",
     "TextModel",
     "TextStream",
     "Tokenizer",
@@ -25,5 +27,6 @@ __all__ = [
     "perplexity",
     "pull",
     "read_model",
+    "speed",
     "stream",
 ]
