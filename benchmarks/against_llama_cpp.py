@@ -14,96 +14,23 @@ import argparse
 import json
 import statistics
 import subprocess
-import sys
-import time
 from collections.abc import Callable
 from pathlib import Path
 
-TOKENS = [504, 3575, 282, 4649, 314]  # any valid ids do: speed does not depend on them
+from engines import Process
 
 Measure = Callable[[str, int], float]  # ("prompt" or "decode", tokens) -> tokens per second
 
 
-def tenonnx_engine(path: str, threads: int, context: int) -> Measure:
-    import numpy as np
+class InProcess:
+    """An engine of `engines.py` as a measure."""
 
-    from tenonnx import Session, convert
-
-    model, folder = convert.from_gguf(path)
-    session = Session(model, threads=threads, data_root=folder)
-    cache = session.new_cache(context=context)
-
-    def feed(ids: np.ndarray) -> None:
-        places = np.arange(cache.length, cache.length + ids.size)
-        inputs = {"input_ids": ids[None], "position_ids": places[None], "logit_rows": np.array([ids.size - 1])}
-        session.run(inputs, cache=cache)
-
-    def measure(kind: str, count: int) -> float:
-        ids = np.resize(np.array(TOKENS), count)
-        cache.reset()
-        begin = time.perf_counter()
-        for part in [ids] if kind == "prompt" else np.split(ids, count):
-            feed(part)
-        return count / (time.perf_counter() - begin)
-
-    return measure
-
-
-def llama_cpp_engine(path: str, threads: int, context: int) -> Measure:
-    import llama_cpp
-
-    model = llama_cpp.Llama(
-        path, n_ctx=context, n_batch=2048, n_ubatch=512, n_threads=threads, n_threads_batch=threads, verbose=False
-    )
-
-    def measure(kind: str, count: int) -> float:
-        ids = (TOKENS * (count // len(TOKENS) + 1))[:count]
-        context_ptr = model._ctx.ctx
-        llama_cpp.llama_memory_clear(llama_cpp.llama_get_memory(context_ptr), True)
-        begin = time.perf_counter()
-        for part in [ids] if kind == "prompt" else [[token] for token in ids]:
-            array = (llama_cpp.llama_token * len(part))(*part)
-            if llama_cpp.llama_decode(context_ptr, llama_cpp.llama_batch_get_one(array, len(part))) != 0:
-                raise SystemExit("llama_decode failed")
-        llama_cpp.llama_synchronize(context_ptr)
-        return count / (time.perf_counter() - begin)
-
-    return measure
-
-
-ENGINES = {"tenonnx": tenonnx_engine, "llama.cpp": llama_cpp_engine}
-
-
-def serve(engine: str, path: str, threads: int, context: int) -> None:
-    """A measuring process: one request a line on standard input, one figure a line on standard output."""
-    measure = ENGINES[engine](path, threads, context)
-    for line in sys.stdin:
-        kind, count = line.split()
-        print(measure(kind, int(count)), flush=True)
-
-
-class Process:
-    """An engine in a process of its own."""
-
-    def __init__(self, engine: str, args: argparse.Namespace, threads: int) -> None:
-        command = [sys.executable, __file__, "--serve", engine, "--model", args.model, "--threads", str(threads)]
-        self._process = subprocess.Popen(
-            [*command, "--prompt", str(args.prompt), "--decode", str(args.decode)],
-            stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
-        )  # fmt: skip
+    def __init__(self, kind: str, args: argparse.Namespace, threads: int) -> None:
+        self.process = Process(kind, args.model, threads, max(16, args.prompt, args.decode) + 8)
 
     def __call__(self, kind: str, count: int) -> float:
-        stdin, stdout = self._process.stdin, self._process.stdout
-        if stdin is None or stdout is None:
-            raise SystemExit("no pipe to the engine")
-        stdin.write(f"{kind} {count}\n")
-        stdin.flush()
-        return float(stdout.readline())
-
-    def close(self) -> None:
-        if self._process.stdin is not None:
-            self._process.stdin.close()
-        self._process.wait()
+        speed: float = self.process(kind, *([count] if kind == "prompt" else [0, count]))
+        return speed
 
 
 def llama_bench(program: str, model: str, threads: int) -> Measure:
@@ -117,9 +44,9 @@ def llama_bench(program: str, model: str, threads: int) -> Measure:
 
 def compare(args: argparse.Namespace, threads: int) -> dict[str, dict[str, float]]:
     """Medians of both engines and of the ratios, per kind."""
-    ours = Process("tenonnx", args, threads)
+    ours = InProcess("tenonnx", args, threads)
     other: Measure = (
-        llama_bench(args.llama_bench, args.model, threads) if args.llama_bench else Process("llama.cpp", args, threads)
+        llama_bench(args.llama_bench, args.model, threads) if args.llama_bench else InProcess("llama.cpp", args, threads)
     )
     results: dict[str, dict[str, float]] = {}
     for kind, count in (("prompt", args.prompt), ("decode", args.decode)):
@@ -135,8 +62,8 @@ def compare(args: argparse.Namespace, threads: int) -> dict[str, dict[str, float
             "ratio_max": ratios[-1],
         }
     for engine in (ours, other):
-        if isinstance(engine, Process):
-            engine.close()
+        if isinstance(engine, InProcess):
+            engine.process.close()
     return results
 
 
@@ -149,15 +76,11 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--llama-bench", help="measure this llama-bench program instead of llama-cpp-python")
     parser.add_argument("--json", type=Path, help="write the figures to this file")
-    parser.add_argument("--serve", help=argparse.SUPPRESS)
     args = parser.parse_args()
     if args.model is None:
         from tenonnx import text
 
         args.model = str(text.known("smollm2-135m").path)
-    if args.serve:
-        serve(args.serve, args.model, int(args.threads), max(args.prompt, args.decode) + 8)
-        return
     figures: dict[str, dict[str, dict[str, float]]] = {}
     print(
         f"{'threads':>7} {'what':>12} {'tenonnx':>9} {'llama.cpp':>9}  ratio (min-max)   tokens/s, median of {args.rounds} rounds"

@@ -207,6 +207,9 @@ class Process:
         return self
 
     def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
         if self._process.stdin is not None:
             self._process.stdin.close()
         self._process.wait()

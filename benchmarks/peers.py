@@ -1,6 +1,6 @@
 """Tenonnx, llama.cpp and onnxruntime-genai on the same weights, interleaved in one run.
 
-    pip install '.[bench]' && python benchmarks/peers.py FOLDER            # an hour; FOLDER keeps the models made once
+    pip install '.[bench,exports]' && python benchmarks/peers.py FOLDER    # an hour; FOLDER keeps the models made once
     python benchmarks/peers.py FOLDER --quick --json peers.json            # under 10 minutes once the models are there
 
 Every figure is a median over rounds in which the engines take turns, A B C A B C, each in a process of its own that waits
