@@ -41,8 +41,9 @@ def check(model: Any, data_root: str | os.PathLike[str] | None = None) -> list[D
         root = None  # what lies in a file that cannot be read is one finding, not one a value
     found += [*check_structs(model, root), *check_tensors(model, root), *check_pages(model), *check_compiled(model, root)]
     try:
-        flat = flattened(model)
-        found += check_aliases(ModelIndex(model), flat)
+        index = ModelIndex(model)
+        flat = flattened(index)
+        found += check_aliases(index, flat)
     except TenonnxError as error:
         limit = isinstance(error, UnsupportedError)
         found.append(Diagnostic("error", "limit" if limit else "invalid", "graph-names", "graph", str(error)))
@@ -52,18 +53,21 @@ def check(model: Any, data_root: str | os.PathLike[str] | None = None) -> list[D
     return found
 
 
-def raise_errors(model: Any, data_root: str | os.PathLike[str] | None = None) -> None:
-    """``CheckError`` with every error that the rules on storage and on tensors find, when there is one.
+def raise_errors(model: Any, data_root: str | os.PathLike[str] | None = None) -> ModelIndex:
+    """``CheckError`` with every error that the rules on storage and on tensors find, else the model's flattened index.
 
     Only what the graph reaches is looked at: packs are passed over when they are loaded, and never make a model unfit to run.
     """
     root = None if data_root is None else DataRoot(data_root)
     found = [*check_structs(model, root, all_types=False), *check_tensors(model, root), *check_pages(model)]
-    found += check_aliases(ModelIndex(model), flattened(model))
+    index = ModelIndex(model)
+    flat = flattened(index)
+    found += check_aliases(index, flat)
     errors = [str(diagnostic) for diagnostic in found if diagnostic.severity == "error"]
     if errors:
         listed = "\n  ".join(errors)
         raise CheckError(errors[0] if len(errors) == 1 else f"the model breaks {len(errors)} rules:\n  {listed}")
+    return flat
 
 
 make_callable(__name__, check)

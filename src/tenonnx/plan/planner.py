@@ -20,6 +20,7 @@ from tenonnx.plan.schedule import live, ordered
 from tenonnx.plan.types import ExecutionPlan, Storage
 from tenonnx.plan.verify import verify
 from tenonnx.schema.flatten import FLOW, flattened
+from tenonnx.schema.graph import ModelIndex
 from tenonnx.schema.messages import as_model
 from tenonnx.shapes import Inference, ShapesContext
 from tenonnx.shapes.skeleton import DOMAIN
@@ -34,8 +35,9 @@ _OLDEST_OPSET = 13  # that the rules say the meaning of; before, Softmax had ano
 class Planner:
     """What planning needs of a model whatever its input shapes; safe to share between threads."""
 
-    def __init__(self, model: Any) -> None:
-        self.index = flattened(as_model(model))
+    def __init__(self, model: Any, flat: ModelIndex | None = None) -> None:
+        """``flat`` is the model's flattened index, where there is one already."""
+        self.index = flat or flattened(ModelIndex(as_model(model)))
         self.model = model = self.index.model
         self.inference = Inference(model, self.index)
         self.aliases = self.inference.aliases

@@ -55,8 +55,7 @@ class Preparation:
         if self._packs == "write" and file is None:
             raise OptionError('packs="write" stores packs in a model file; give the session its path, or use packs="auto"')
         model = as_model(model)
-        raise_errors(model)
-        planner, root = Planner(model), DataRoot(data_root)
+        planner, root = Planner(model, raise_errors(model)), DataRoot(data_root)
         return Prepared(model, planner, root, self._matched(planner, root, file))
 
     def _read(self, path: Path, data_root: str | os.PathLike[str] | None) -> Prepared:

@@ -21,18 +21,18 @@ FLOW = "tenonnx.flow"  # domain of what stands here for control flow; no model m
 _MOST_NODES = 100_000
 
 
-def flattened(model: Any) -> ModelIndex:
-    """The index of the model, or, where a function or a branch touches a cache, of a working copy without such bodies.
+def flattened(index: ModelIndex) -> ModelIndex:
+    """The index given, or, where a function or a branch touches a cache, that of a working copy without such bodies.
 
     Raises ``CheckError`` for names, calls or bodies that do not fit together, ``UnsupportedError`` for a model that grows
     past every limit.
     """
-    index = ModelIndex(model)
     for scope in index.scopes():
         for position, node in enumerate(scope.nodes):
             if node.domain == FLOW:
                 raise CheckError(f"{scope.describe(position)}: domain {FLOW!r} is not for models; use If, Loop or Scan")
-    if not index.functions and not index.main.children:
+    calls = any((node.domain, node.op_type, node.overload) in index.functions for node in index.main.nodes)
+    if not calls and not index.main.children:  # functions that only types name, as decoders
         return index
     flat = Flat(index)
     flat.body(index.main, Place())

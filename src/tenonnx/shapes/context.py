@@ -25,7 +25,7 @@ class Inference:
     """What does not depend on input shapes, prepared once per model and asked for many."""
 
     def __init__(self, model: Any, index: ModelIndex | None = None) -> None:
-        self.index = index or flattened(as_model(model))
+        self.index = index or flattened(ModelIndex(as_model(model)))
         self.model = model = self.index.model
         self.aliases = AliasMap(self.index.main)
         self._decoded: dict[int, SymTensor] = {}
