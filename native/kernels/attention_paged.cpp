@@ -49,7 +49,8 @@ class PagedKeys {
       const int64_t n = count - done < page_ - token ? count - done : page_ - token;
       const int64_t* id = pages_.as<const int64_t>() + b * pages_.strides[0] + place / page_ * pages_.strides[1];
       const PageView page = page_of(table, *id, in_page, size);
-      part(page, page.data + (head * page_ + token) * page.row, size, done, n, f);
+      const byte* data = page.data == nullptr ? nullptr : page.data + (head * page_ + token) * page.row;
+      part(page, data, size, done, n, f);
       done += n;
     }
   }
