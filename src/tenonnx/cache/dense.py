@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
+from types import MappingProxyType
 from typing import NamedTuple
 
 import numpy as np
 
 from tenonnx import dtypes
-from tenonnx.cache.ownership import Extent, address
+from tenonnx.cache import rows
+from tenonnx.cache.ownership import Extent, address, owned
 from tenonnx.errors import CapacityError
 
 _ALIGNMENT = 64
@@ -38,26 +41,33 @@ class Cache:
     """Every cache of a model, and how many positions of them are valid.
 
     Pass it to ``Session.run``: the run binds each tensor as writable, feeds ``position`` with ``length``, and moves
-    ``length`` on success alone. Rolling back is ``truncate``: bytes past the valid length mean nothing.
+    ``length`` on success alone. Rolling back is ``truncate``: bytes past the valid length mean nothing. While a call runs
+    over it, everything that reads or changes its content is refused with ``ConcurrentUseError``.
     """
 
-    def __init__(self, specs: Mapping[str, CacheSpec]) -> None:
+    def __init__(self, specs: Mapping[str, CacheSpec], limit: int | None = None) -> None:
+        """Allocate the tensors; ``CapacityError`` for more than ``limit`` bytes, or more than there is memory."""
         from tenonnx._native import Buffer
 
-        self.specs = dict(specs)
+        self.specs: Mapping[str, CacheSpec] = MappingProxyType(dict(specs))
         self._length = 0
         wanted = planned_bytes(specs)
+        if limit is not None and wanted > limit:
+            raise CapacityError(
+                f"a cache of {wanted:,} bytes is over the limit of {limit:,}; ask for a shorter context, or raise limit="
+            )
         try:
             self._buffer = Buffer(wanted, "cache")
         except MemoryError as error:
             raise CapacityError(f"a cache of {wanted:,} bytes cannot be allocated; ask for a shorter context") from error
         whole = self._buffer.array()
-        self.arrays: dict[str, np.ndarray] = {}
+        arrays: dict[str, np.ndarray] = {}
         offset = 0
         for name, spec in self.specs.items():
             part = whole[offset : offset + spec.nbytes]
-            self.arrays[name] = part.view(dtypes.BY_NUMBER[spec.elem_type].numpy).reshape(spec.dims)
+            arrays[name] = part.view(dtypes.BY_NUMBER[spec.elem_type].numpy).reshape(spec.dims)
             offset += -(-spec.nbytes // _ALIGNMENT) * _ALIGNMENT
+        self.arrays: Mapping[str, np.ndarray] = MappingProxyType(arrays)
         self.addresses = {name: address(array) for name, array in self.arrays.items()}
         self.extent = Extent("cache", self._buffer.address, self._buffer.address + wanted)
 
@@ -78,13 +88,42 @@ class Cache:
 
     def truncate(self, length: int) -> None:
         """Keep the first ``length`` positions; ``CapacityError`` when that is negative or more than are valid."""
-        if not 0 <= length <= self._length:
-            raise CapacityError(f"truncate to {length}: expected 0 to {self._length}, the valid length")
-        self._length = length
+        with owned([self.extent], []):
+            if not 0 <= length <= self._length:
+                raise CapacityError(f"truncate to {length}: expected 0 to {self._length}, the valid length")
+            self._length = length
 
     def reset(self) -> None:
         """Forget all content; the storage stays."""
-        self._length = 0
+        self.truncate(0)
+
+    def fork(self, limit: int | None = None) -> Cache:
+        """Another cache of the same capacity with a copy of the valid rows; neither changes with the other.
+
+        Raises ``CapacityError`` when it cannot be allocated, or would take more than ``limit`` bytes.
+        """
+        with owned([], [self.extent]):
+            made = Cache(self.specs, limit)
+            rows.copy(self, made, self._length)
+            made._length = self._length
+            return made
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Write the valid rows to a file that ``load`` reads; an existing file is replaced whole or not at all.
+
+        Raises ``PayloadError`` when it cannot be written.
+        """
+        with owned([], [self.extent]):
+            rows.save(self, path)
+
+    def load(self, path: str | os.PathLike[str]) -> None:
+        """Replace the content by that of a file, which a cache of the same model and any capacity wrote.
+
+        Raises ``PayloadError`` for a damaged, cut or foreign file, or one with more positions than fit; the cache is as it
+        was then.
+        """
+        with owned([self.extent], []):
+            self._length = rows.read(self, path)
 
     def advance(self, length: int) -> None:
         """Make ``length`` positions valid; for the runtime, after a run that wrote them."""

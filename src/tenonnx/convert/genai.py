@@ -19,11 +19,12 @@ from tenonnx.convert.report import Findings
 from tenonnx.errors import PayloadError, UnsupportedError
 from tenonnx.schema import files
 from tenonnx.schema.messages import TensorProto
+from tenonnx.shapes.operators import POSITION_KEY
 
 CONFIG = "genai_config.json"
 POSITION = "position"
-POSITION_KEY = "tenonnx.position"  # of an aliased node: the graph input that holds where its rows are written
 _LENGTHS, _TOTAL = 5, 6  # inputs of GroupQueryAttention
+_FLOATS = (TensorProto.FLOAT, TensorProto.FLOAT16, TensorProto.BFLOAT16)
 _KEPT = ("input_ids", "position_ids", "attention_mask")
 
 
@@ -59,6 +60,7 @@ def read(path: str | os.PathLike[str], findings: Findings) -> tuple[Any, Path]:
     config, decoder = _config(path)
     model = files.load(model_file(path))
     pairs = _pairs(model, decoder, path)
+    _say_head_size(model, {name for pair in pairs for name in pair}, decoder.get("head_size"))
     annotate.annotate(model, findings)
     for past, present in pairs:
         findings.left(past, present, "no operator of the graph can write it in place")
@@ -85,6 +87,16 @@ def _pairs(model: Any, decoder: dict[str, Any], path: Path) -> list[tuple[str, s
                     raise PayloadError(f"{path / CONFIG}: names {name!r}, which the model does not have; build it again")
             found.append((past, present))
     return found
+
+
+def _say_head_size(model: Any, caches: set[str], size: Any) -> None:
+    """Builders leave the last dimension of float caches to the configuration."""
+    if not isinstance(size, int) or size < 1:
+        return
+    for value in (*model.graph.input, *model.graph.output):
+        kind = value.type.tensor_type
+        if value.name in caches and kind.elem_type in _FLOATS and len(kind.shape.dim) == 4 and kind.shape.dim[3].dim_param:
+            kind.shape.dim[3].dim_value = size
 
 
 def _say_position(model: Any, ids: str, findings: Findings) -> None:

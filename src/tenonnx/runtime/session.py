@@ -13,8 +13,9 @@ import numpy as np
 
 from tenonnx._native import default_threads
 from tenonnx.cache import Cache, CacheSpec, Extent, PagedCache, PageTable, address, extent, owned, planned_bytes
-from tenonnx.errors import BindingError, ImmutableStorageError, ShapeError, UnsupportedError
+from tenonnx.errors import ImmutableStorageError, UnsupportedError
 from tenonnx.runtime.binding import InputSpec, bind_dims, named_inputs, output_arrays, split_cache
+from tenonnx.runtime.dense import DenseInputs, positive
 from tenonnx.runtime.executable import Executable
 from tenonnx.runtime.paged import PagedInputs, TableSpec
 from tenonnx.runtime.preparation import Preparation
@@ -71,7 +72,7 @@ class Session:
         self._specs = self._input_specs()
         self._lock = threading.Lock()
         self._executables: OrderedDict[tuple[Any, ...], Executable] = OrderedDict()
-        self._updates = self._find_updates()
+        self._dense = DenseInputs(self._planner, self._specs)
         self._paged = PagedInputs(self._planner, self._specs)
 
     @property
@@ -105,51 +106,18 @@ class Session:
 
     # ---- Caches
 
-    def _find_updates(self) -> dict[str, tuple[int, int, str]]:
-        """(axis, batch_axis, position) of the update of each READ_WRITE input that has one."""
-        from tenonnx.shapes.operators import update_axes, updates
-
-        found: dict[str, tuple[int, int, str]] = {}
-        scope = self._planner.index.main
-        for position in updates(scope):
-            node = scope.nodes[position]
-            symbol = self._specs.get(self._planner.aliases.root(node.input[0]))
-            if isinstance(symbol, InputSpec) and symbol.symbol.dims is not None and symbol.name not in found:
-                axes = update_axes(node, len(symbol.symbol.dims), scope.describe(position))
-                found[symbol.name] = (*axes, node.input[2])
-        return found
+    @property
+    def fed_inputs(self) -> tuple[str, ...]:
+        """The graph inputs that a ``Cache`` fills by itself: where its new rows go."""
+        return self._dense.fed
 
     def cache_specs(self, context: int, dims: Mapping[str, int] | None = None) -> dict[str, CacheSpec]:
-        """Type and dimensions of each cache for ``context`` positions; a batch symbol is 1 unless ``dims`` says more."""
-        if not isinstance(context, (int, np.integer)) or context < 1:
-            raise ShapeError(f"context {context!r}: expected a positive number of positions")
-        specs: dict[str, CacheSpec] = {}
-        for name, spec in self._specs.items():
-            if not spec.mutable or isinstance(spec, TableSpec):
-                continue
-            if name not in self._updates or spec.symbol.dims is None:
-                raise UnsupportedError(
-                    f"input {name!r}: no CacheUpdate says along which axis it grows; allocate and bind it yourself"
-                )
-            axis, batch_axis, _ = self._updates[name]
-            shape = []
-            for index, dim in enumerate(spec.symbol.dims):
-                value = (dims or {}).get(dim, dim) if isinstance(dim, str) else dim
-                if index == axis and (isinstance(value, str) or value is None):
-                    value = int(context)
-                elif index == batch_axis and (isinstance(value, str) or value is None):
-                    value = 1
-                if not isinstance(value, int):
-                    raise ShapeError(f"input {name!r}: dimension {index} ({dim}) is not known; give it with dims=")
-                shape.append(value)
-            if shape[axis] < context:
-                raise ShapeError(
-                    f"context {context}: input {name!r} is declared with a capacity of {shape[axis]}; ask for at most that"
-                )
-            specs[name] = CacheSpec(spec.symbol.elem_type, tuple(shape), axis)
-        if not specs:
-            raise UnsupportedError("the model declares no READ_WRITE input, so it has no cache; run it without one")
-        return specs
+        """Type and dimensions of each cache for ``context`` positions; a batch symbol is 1 unless ``dims`` says more.
+
+        Raises ``ShapeError`` for a context that the model's declared capacity does not hold or a dimension that is not known,
+        ``UnsupportedError`` where no operator says how a cache grows.
+        """
+        return self._dense.specs(context, dims)
 
     def cache_bytes(self, context: int, dims: Mapping[str, int] | None = None) -> int:
         """Bytes that ``new_cache(context)`` would allocate: nothing for paged caches, which grow by the page."""
@@ -157,19 +125,22 @@ class Session:
             return 0
         return planned_bytes(self.cache_specs(context, dims))
 
-    def new_cache(self, context: int, policy: Any = None, dims: Mapping[str, int] | None = None) -> Cache | PagedCache:
+    def new_cache(
+        self, context: int, policy: Any = None, dims: Mapping[str, int] | None = None, *, limit: int | None = None
+    ) -> Cache | PagedCache:
         """All caches of the model for ``context`` positions: in one allocation, or in pages that come as tokens do.
 
         ``policy`` says which formats pages have, and is for a model with paged caches alone: a Policy, or a pair for K and V.
-        Raises ``CapacityError`` when it cannot be allocated, ``ShapeError`` when a dimension is not known.
+        ``limit`` is in bytes, and for dense caches: what would take more is refused before anything is allocated.
+        Raises ``CapacityError`` past the limit or when it cannot be allocated, ``ShapeError`` when a dimension is not known.
         """
         if self._paged.tables:
-            if isinstance(context, bool) or not isinstance(context, (int, np.integer)) or context < 1:
-                raise ShapeError(f"context {context!r}: expected a positive number of positions")
-            return PagedCache(self._paged.new_pool(), policy, int(context))
+            if limit is not None:
+                raise UnsupportedError(f"limit={limit!r}: this model's caches are paged; bound their bytes with a Budget policy")
+            return PagedCache(self._paged.new_pool(), policy, positive(context))
         if policy is not None:
             raise UnsupportedError(f"policy {policy!r}: this model's caches are dense; a policy needs a model with paged caches")
-        return Cache(self.cache_specs(context, dims))
+        return Cache(self.cache_specs(context, dims), limit)
 
     # ---- Runs
 
@@ -193,7 +164,7 @@ class Session:
         if isinstance(cache, PagedCache):
             with self._paged.step(cache, self._specs, given) as fed:
                 return self._bind(given, fed, out, cache)
-        return self._bind(given, {} if cache is None else {**self._cache_arrays(cache), **self._positions(cache)}, out, cache)
+        return self._bind(given, {} if cache is None else self._dense.feed(cache, cache.length), out, cache)
 
     def _bind(
         self,
@@ -309,29 +280,6 @@ class Session:
                     f"{mine.name!r} is bound to the storage of initializer {weight.name!r}, which is never written; "
                     "allocate an array for it"
                 )
-
-    def _cache_arrays(self, cache: Cache) -> dict[str, np.ndarray]:
-        for name, spec in self._specs.items():
-            if not spec.mutable:
-                continue
-            array = cache.arrays.get(name)
-            if array is None or array.dtype != spec.dtype or array.ndim != len(spec.symbol.dims or ()):
-                raise BindingError(
-                    f"the cache has no tensor that fits input {name!r} ({spec.symbol}); make it with this session's new_cache()"
-                )
-        return cache.arrays
-
-    def _positions(self, cache: Cache) -> dict[str, np.ndarray]:
-        """The graph inputs that say where caches are written, each filled with the valid length."""
-        fed: dict[str, np.ndarray] = {}
-        for root, (_, batch_axis, name) in self._updates.items():
-            spec = self._specs.get(name)
-            if spec is None or name in fed:
-                continue
-            dims = spec.symbol.dims or ()
-            batch = cache.specs[root].dims[batch_axis]
-            fed[name] = np.full(tuple(dim if isinstance(dim, int) else batch for dim in dims), cache.length, np.int64)
-        return fed
 
 
 def _option(name: str, value: str, known: tuple[str, ...]) -> None:

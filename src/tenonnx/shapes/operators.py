@@ -11,6 +11,7 @@ from tenonnx.shapes.skeleton import DOMAIN
 from tenonnx.shapes.symbols import SymTensor
 
 INT64, BOOL = 7, 9
+POSITION_KEY = "tenonnx.position"  # node metadata: the graph input that says where an operator without such a port writes
 Lookup = Callable[[str], Any]
 
 

@@ -1,0 +1,83 @@
+"""The files of saved caches: a header that is checked before it is believed, then payloads with a digest each.
+
+magic, length of the header as UINT64 little-endian, BLAKE2b of the header (32 bytes), header (JSON), payloads
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import Any, BinaryIO, TypeVar
+
+from tenonnx.errors import PayloadError
+from tenonnx.schema.atomic import replacing
+
+DIGEST = 32
+_LONGEST_HEADER = 1 << 30
+
+T = TypeVar("T")
+
+
+def digest(*parts: Any) -> bytes:
+    """BLAKE2b of contiguous buffers, one after the other."""
+    state = hashlib.blake2b(digest_size=DIGEST)
+    for part in parts:
+        state.update(part)
+    return state.digest()
+
+
+def write(path: str | os.PathLike[str], magic: bytes, header: Any, payloads: Iterable[Any]) -> None:
+    """Write contiguous buffers behind their header, without a copy; an existing file is replaced whole or not at all."""
+    text = json.dumps(header, separators=(",", ":")).encode()
+    with replacing(Path(path)) as stream:
+        stream.write(magic + len(text).to_bytes(8, "little") + digest(text) + text)
+        for payload in payloads:
+            stream.write(payload)
+
+
+def opened(path: str | os.PathLike[str]) -> BinaryIO:
+    """A file to read; ``PayloadError`` where it cannot be."""
+    try:
+        return open(path, "rb")
+    except OSError as error:
+        raise PayloadError(f"{path}: cannot be read: {error.strerror}") from error
+
+
+def begins_with(path: str | os.PathLike[str], magic: bytes) -> bool:
+    """Whether a file is of the kind that ``magic`` marks."""
+    with opened(path) as stream:
+        return stream.read(len(magic)) == magic
+
+
+def read_header(stream: BinaryIO, magic: bytes, what: str, where: str, parse: Callable[[Any], T]) -> T:
+    """The header as ``parse`` understands it; ``PayloadError`` for another file, a cut or damaged header, or one that
+    ``parse`` raises ValueError and its like for.
+    """
+    if stream.read(len(magic)) != magic:
+        raise PayloadError(f"{where}: is no saved {what} of this version")
+    length, expected = int.from_bytes(stream.read(8), "little"), stream.read(DIGEST)
+    if length > _LONGEST_HEADER or length > os.fstat(stream.fileno()).st_size:
+        raise PayloadError(f"{where}: its header of {length} bytes does not fit the file; it is truncated or damaged")
+    text = stream.read(length)
+    if digest(text) != expected:
+        raise PayloadError(f"{where}: its header is damaged: the digest differs")
+    try:
+        return parse(json.loads(text))
+    except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
+        raise PayloadError(f"{where}: its header is unsound: {error}") from error
+
+
+def read_into(stream: BinaryIO, target: Any, where: str) -> None:
+    """Fill a contiguous array from a stream, without a copy; ``PayloadError`` where the file ends before."""
+    view = memoryview(target).cast("B") if target.nbytes else memoryview(b"")
+    if view.nbytes and stream.readinto(view) != view.nbytes:  # type: ignore[attr-defined]  # BinaryIO does not declare it
+        raise PayloadError(f"{where} is cut short; the file is truncated: save the cache again")
+
+
+def refuse_more(stream: BinaryIO, where: str) -> None:
+    """``PayloadError`` for bytes behind the last payload."""
+    if stream.read(1):
+        raise PayloadError(f"{where}: has bytes after its last part; save the cache again")
