@@ -183,7 +183,12 @@ class Lease {
     program_.bind(run(), pointers);
     bound_ = true;
   }
-  uintptr_t address(int value) { return reinterpret_cast<uintptr_t>(bound().address(value)); }
+  std::vector<uintptr_t> addresses(const std::vector<int>& values) {
+    std::vector<uintptr_t> found(values.size());
+    Run& run = bound();
+    for (size_t i = 0; i < values.size(); ++i) found[i] = reinterpret_cast<uintptr_t>(run.address(values[i]));
+    return found;
+  }
   bool taken(int step) { return program_.taken(bound(), step); }
   int64_t count(int step) { return bound().count(step); }
   nb::object execute(int first, int last, int threads) {
@@ -246,7 +251,7 @@ NB_MODULE(_native, m) {
 
   nb::class_<Lease>(m, "Lease")
       .def("bind", &Lease::bind, nb::arg("slots"))
-      .def("address", &Lease::address, nb::arg("value"))
+      .def("addresses", &Lease::addresses, nb::arg("values"), "Where element 0 of each value lies.")
       .def("taken", &Lease::taken, nb::arg("step"), "Whether the guards of a step hold now.")
       .def("count", &Lease::count, nb::arg("step"), "How often a native step ran since the run was bound.")
       .def("execute", &Lease::execute, nb::arg("first"), nb::arg("last"), nb::arg("threads"))

@@ -168,7 +168,7 @@ def test_leases_out_of_turn() -> None:
             lease.execute(first, last, 1)
     for index in (-1, 2, 2**31 - 1):
         with pytest.raises(ERRORS):
-            lease.address(index)
+            lease.addresses([0, index])
     assert lease.execute(0, 1, -5) is None
     lease.close()
     lease.close()

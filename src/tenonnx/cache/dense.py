@@ -51,6 +51,7 @@ class Cache:
 
         self.specs: Mapping[str, CacheSpec] = MappingProxyType(dict(specs))
         self._length = 0
+        self._capacity = min((spec.dims[spec.axis] for spec in specs.values()), default=0)
         wanted = planned_bytes(specs)
         if limit is not None and wanted > limit:
             raise CapacityError(
@@ -79,7 +80,7 @@ class Cache:
     @property
     def capacity(self) -> int:
         """Positions that fit, in the tensor that holds fewest."""
-        return min((spec.dims[spec.axis] for spec in self.specs.values()), default=0)
+        return self._capacity
 
     @property
     def nbytes(self) -> int:
@@ -127,8 +128,8 @@ class Cache:
 
     def advance(self, length: int) -> None:
         """Make ``length`` positions valid; for the runtime, after a run that wrote them."""
-        if not 0 <= length <= self.capacity:
-            raise CapacityError(f"length {length}: expected 0 to {self.capacity}, the capacity")
+        if not 0 <= length <= self._capacity:
+            raise CapacityError(f"length {length}: expected 0 to {self._capacity}, the capacity")
         self._length = length
 
     def __getitem__(self, name: str) -> np.ndarray:

@@ -60,6 +60,7 @@ def read(path: str | os.PathLike[str], findings: Findings) -> tuple[Any, Path]:
     config, decoder = _config(path)
     model = files.load(model_file(path))
     pairs = _pairs(model, decoder, path)
+    _drop_types_of_constants(model)
     _say_head_size(model, {name for pair in pairs for name in pair}, decoder.get("head_size"))
     annotate.annotate(model, findings)
     for past, present in pairs:
@@ -87,6 +88,14 @@ def _pairs(model: Any, decoder: dict[str, Any], path: Path) -> list[tuple[str, s
                     raise PayloadError(f"{path / CONFIG}: names {name!r}, which the model does not have; build it again")
             found.append((past, present))
     return found
+
+
+def _drop_types_of_constants(model: Any) -> None:
+    """Builders declare a rank of 0 for some lists; a constant's type is that of its content."""
+    constants = {node.output[0] for node in model.graph.node if node.op_type == "Constant"}
+    kept = [value for value in model.graph.value_info if value.name not in constants]
+    del model.graph.value_info[:]
+    model.graph.value_info.extend(kept)
 
 
 def _say_head_size(model: Any, caches: set[str], size: Any) -> None:

@@ -12,10 +12,11 @@ from tenonnx.layouts import layout_for
 from tenonnx.plan import decoder, elementwise, movement, paged
 from tenonnx.plan.builder import Builder, Weight
 from tenonnx.plan.control import FLOW_RULES
-from tenonnx.plan.draft import Value
+from tenonnx.plan.draft import DraftStep, Value
+from tenonnx.plan.engines import between, whole
 from tenonnx.plan.freeze import freeze
 from tenonnx.plan.memory import place
-from tenonnx.plan.regions import foreign, merged
+from tenonnx.plan.regions import leave, merged
 from tenonnx.plan.schedule import live, ordered
 from tenonnx.plan.types import ExecutionPlan, Storage
 from tenonnx.plan.verify import verify
@@ -85,21 +86,39 @@ class Planner:
         *,
         shapes: Mapping[str, Sequence[int]] | None = None,
         tables: Mapping[str, int] | None = None,
+        engine: str = "auto",
     ) -> ExecutionPlan:
         """The verified plan for the given symbols or input shapes, and for tables that describe as many pages.
 
-        Raises ``ShapeError``, ``CapacityError``, ``AliasError`` or ``UnsupportedError`` naming the node.
+        ``engine="onnxruntime"`` leaves to it all that it can run. Raises ``ShapeError``, ``CapacityError``, ``AliasError`` or
+        ``UnsupportedError`` naming the node.
         """
-        builder = Builder(self.index.main, self.aliases, self.context(dims, shapes), self.weights, tables)
-        for position, node in enumerate(self.index.main.nodes):
-            with builder.under(builder.guards_of(position)):
-                self._lower(builder, position, node)
-        outputs = _results(builder, list(self.index.main.outputs))
+        context, scope = self.context(dims, shapes), self.index.main
+        left = whole(scope, self.aliases) if engine == "onnxruntime" else set[int]()
+        builder, outputs, steps = self._draft(context, tables, left)
+        foreign = {position for step in steps for position in step.nodes}
+        more = between(scope, context, foreign) if foreign and not left else set()
+        if more:
+            builder, outputs, steps = self._draft(context, tables, more)
         results = list(outputs.values())
-        steps = merged(ordered(live(builder.steps, results), builder.detach), results)
+        steps = merged(ordered(steps, builder.detach), results)
         plan = freeze(steps, place(steps), builder.inputs, outputs, builder.writes, builder.page_writes)
         verify(plan)
         return plan
+
+    def _draft(
+        self, context: ShapesContext, tables: Mapping[str, int] | None, left: set[int]
+    ) -> tuple[Builder, dict[str, Value], list[DraftStep]]:
+        """The steps that the outputs and caches need, not yet in order; the nodes in ``left`` go to onnxruntime."""
+        builder = Builder(self.index.main, self.aliases, context, self.weights, tables)
+        for position, node in enumerate(self.index.main.nodes):
+            with builder.under(builder.guards_of(position)):
+                if position in left:
+                    leave(builder, position, node)
+                else:
+                    self._lower(builder, position, node)
+        outputs = _results(builder, list(self.index.main.outputs))
+        return builder, outputs, live(builder.steps, list(outputs.values()))
 
     def _lower(self, builder: Builder, position: int, node: Any) -> None:
         if node.domain == FLOW:
@@ -111,7 +130,7 @@ class Planner:
         if rule is not None and standard:
             self._check_ports(position, node)
         if rule is None or not rule(builder, node):
-            foreign(builder, position, node)
+            leave(builder, position, node)
 
     def _check_ports(self, position: int, node: Any) -> None:
         inputs, outputs = _needed_ports(node.op_type)

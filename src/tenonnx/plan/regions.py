@@ -12,7 +12,7 @@ from tenonnx.plan.inplace import updated
 from tenonnx.shapes.skeleton import DOMAIN
 
 
-def foreign(builder: Builder, position: int, node: Any) -> None:
+def leave(builder: Builder, position: int, node: Any) -> None:
     """Leave a node to onnxruntime, its operands dense, its results in the plan's own storage."""
     label = builder.label(node)
     if node.domain == DOMAIN:

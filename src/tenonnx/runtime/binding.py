@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Iterable, Mapping, Set
+from typing import Any, NoReturn
 
 import numpy as np
 
 from tenonnx import dtypes
 from tenonnx._native import Buffer
-from tenonnx.cache import Cache, PagedCache, Writable
+from tenonnx.cache import Cache, Extent, PagedCache, PageTable, Writable, address, extent
 from tenonnx.errors import AliasError, BindingError, ImmutableStorageError, ShapeError
 from tenonnx.plan import ExecutionPlan
+from tenonnx.plan.types import Slot
 from tenonnx.shapes import SymTensor
 
 
@@ -46,7 +47,10 @@ class InputSpec:
             value = self._scalar(value)
         if not isinstance(value, (np.ndarray, np.generic)):
             raise BindingError(f"input {self.name!r}: expected a NumPy array of {self.symbol}, found {type(value).__name__}")
-        return np.require(self._typed(np.asarray(value)), requirements=["C", "A"]).reshape(np.shape(value))
+        array = self._typed(np.asarray(value))
+        if array.flags.c_contiguous and array.flags.aligned:
+            return array
+        return np.require(array, requirements=["C", "A"])
 
     def _scalar(self, value: bool | int | float) -> np.ndarray:
         try:
@@ -85,8 +89,45 @@ def bind_dims(specs: Mapping[str, InputSpec], shapes: Mapping[str, tuple[int, ..
     return {symbol: value for symbol, (value, _) in dims.items()}
 
 
-def named_inputs(specs: Mapping[str, InputSpec], given: Mapping[str, Any], fed: set[str]) -> None:
-    """Every input named once and none unknown; ``fed`` are those that a Cache provides."""
+class Call:
+    """What one run binds: arrays or tables of pages by input, and the storage that it writes and reads."""
+
+    __slots__ = ("addresses", "arrays", "cached", "length", "reads", "tables", "writes")
+
+    def __init__(self) -> None:
+        self.arrays: dict[str, np.ndarray] = {}
+        self.addresses: dict[str, int] = {}
+        self.tables: dict[str, PageTable] = {}
+        self.reads: list[Extent] = []
+        self.writes: list[Extent] = []
+        self.cached: tuple[tuple[int, ...], ...] | None = None  # shapes of all READ_WRITE tensors, where a Cache has them
+        self.length = 0  # of the Cache
+
+    def feed(self, name: str, array: np.ndarray) -> None:
+        """An input that the runtime made for this run alone."""
+        self.arrays[name] = array
+        self.addresses[name] = address(array)
+
+    def take(self, specs: Mapping[str, Any], given: Mapping[str, Any]) -> None:
+        """The caller's values for the inputs that nothing feeds; every input is named once, and none is unknown."""
+        if len(given) + len(self.arrays) + len(self.tables) != len(specs) or not self._fits(specs, given):
+            _refuse_names(specs, given, self.arrays.keys() | self.tables.keys())
+        for name, value in given.items():
+            spec = specs[name]
+            if not isinstance(spec, InputSpec):
+                self.tables[name] = spec.bound(value)
+                continue
+            array = spec.write(value) if spec.mutable else spec.read(value)
+            place = extent(name, array)
+            (self.writes if spec.mutable else self.reads).append(place)
+            self.arrays[name] = array
+            self.addresses[name] = place.begin
+
+    def _fits(self, specs: Mapping[str, Any], given: Mapping[str, Any]) -> bool:
+        return all(name in specs and name not in self.arrays and name not in self.tables for name in given)
+
+
+def _refuse_names(specs: Mapping[str, Any], given: Mapping[str, Any], fed: Set[str]) -> NoReturn:
     for name in given:
         if name not in specs:
             raise BindingError(f"the model has no input {name!r}; its inputs are {', '.join(specs)}")
@@ -95,19 +136,18 @@ def named_inputs(specs: Mapping[str, InputSpec], given: Mapping[str, Any], fed: 
                 f"input {name!r}: the cache provides it, and it is given as well; leave it out, or bind arrays yourself"
             )
     missing = [name for name in specs if name not in given and name not in fed]
-    if missing:
-        raise BindingError(f"missing inputs: {', '.join(missing)}; the model takes {', '.join(specs)}")
+    raise BindingError(f"missing inputs: {', '.join(missing)}; the model takes {', '.join(specs)}")
 
 
-def output_arrays(plan: ExecutionPlan, out: Mapping[str, np.ndarray] | None) -> dict[str, np.ndarray]:
-    """An array for each graph output that owns its storage: the caller's, or a new one."""
+def output_arrays(
+    plan: ExecutionPlan, slots: Iterable[tuple[int, Slot]], out: Mapping[str, np.ndarray] | None
+) -> dict[str, np.ndarray]:
+    """An array for each of ``slots``, the graph outputs that own their storage: the caller's, or a new one."""
     if not isinstance(out or {}, Mapping):
         raise BindingError(f"out: expected arrays by output name, found {type(out).__name__}")
     given = dict(out or {})
     arrays: dict[str, np.ndarray] = {}
-    for slot in plan.slots:
-        if not slot.is_output:
-            continue
+    for _, slot in slots:
         row = plan.values[slot.value]
         dtype = dtypes.BY_NUMBER[row.elem_type].numpy
         array = given.pop(slot.name, None)
@@ -119,7 +159,7 @@ def output_arrays(plan: ExecutionPlan, out: Mapping[str, np.ndarray] | None) -> 
         elif not (array.flags.writeable and array.flags.c_contiguous and array.flags.aligned):
             raise ImmutableStorageError(f"out[{slot.name!r}]: expected a writable contiguous aligned array; allocate one")
         arrays[slot.name] = array
-    names = {name for name, _ in plan.outputs}
+    names = {name for name, _ in plan.outputs} if given else set()
     for name in given:
         if name in names:
             raise AliasError(f"out[{name!r}]: this output has the storage of the cache bound as its input; leave it out")

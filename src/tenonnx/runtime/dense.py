@@ -11,7 +11,7 @@ import numpy as np
 from tenonnx.cache import Cache, CacheSpec
 from tenonnx.errors import BindingError, ShapeError, UnsupportedError
 from tenonnx.plan import Planner
-from tenonnx.runtime.binding import InputSpec
+from tenonnx.runtime.binding import Call, InputSpec
 from tenonnx.shapes.operators import POSITION_KEY, update_axes
 from tenonnx.shapes.skeleton import DOMAIN
 
@@ -39,7 +39,11 @@ class DenseInputs:
             growth.position: root for root, growth in self._growth.items() if isinstance(specs.get(growth.position), InputSpec)
         }
         self._positions = {name: (specs[name].symbol.dims or (), root) for name, root in fed.items()}
-        self._fitting: WeakKeyDictionary[Cache, dict[str, np.ndarray]] = WeakKeyDictionary()
+        self._fitting: WeakKeyDictionary[Cache, tuple[tuple[int, ...], ...]] = WeakKeyDictionary()
+
+    def has(self, name: str) -> bool:
+        """Whether a graph input is a dense cache."""
+        return name in self._specs
 
     @property
     def fed(self) -> tuple[str, ...]:
@@ -74,25 +78,36 @@ class DenseInputs:
             )
         return CacheSpec(spec.symbol.elem_type, tuple(shape), growth.axis)
 
-    def feed(self, cache: Cache, length: int) -> dict[str, np.ndarray]:
-        """The graph inputs that a cache of ``length`` valid positions provides: its tensors, and where new rows go."""
-        arrays = self._fitting.get(cache)
-        if arrays is None:
-            arrays = self._fitting[cache] = self._checked(cache)
-        fed = dict(arrays)
+    def call(self, cache: Cache) -> Call:
+        """A run's bindings, with what a cache provides: its tensors, and where new rows go."""
+        call = Call()
+        call.cached = self._fitting.get(cache)
+        if call.cached is None:
+            self._check(cache)
+            call.cached = self._fitting[cache] = tuple(cache.arrays[name].shape for name in self._specs)
+        call.arrays.update(cache.arrays)
+        call.addresses.update(cache.addresses)
+        call.writes.append(cache.extent)
+        call.length = cache.length
         for name, (dims, root) in self._positions.items():
             batch = cache.specs[root].dims[self._growth[root].batch_axis]
-            fed[name] = np.full(tuple(dim if isinstance(dim, int) else batch for dim in dims), length, np.int64)
-        return fed
+            call.feed(name, np.full(tuple(dim if isinstance(dim, int) else batch for dim in dims), call.length, np.int64))
+        return call
 
-    def _checked(self, cache: Cache) -> dict[str, np.ndarray]:
+    def shapes(self, call: Call) -> tuple[tuple[int, ...], ...]:
+        """The shapes of all dense READ_WRITE inputs, in order."""
+        return tuple(call.arrays[name].shape for name in self._specs) if call.cached is None else call.cached
+
+    def _check(self, cache: Cache) -> None:
+        """Refuse a cache whose tensors are not those of this model, or that has others."""
         for name, spec in self._specs.items():
             array = cache.arrays.get(name)
             if array is None or array.dtype != spec.dtype or array.ndim != len(spec.symbol.dims or ()):
                 raise BindingError(
                     f"the cache has no tensor that fits input {name!r} ({spec.symbol}); make it with this session's new_cache()"
                 )
-        return dict(cache.arrays)
+        if more := cache.arrays.keys() - self._specs.keys():
+            raise BindingError(f"the cache has more than the model: {', '.join(more)}; make it with this session's new_cache()")
 
 
 def positive(context: int) -> int:

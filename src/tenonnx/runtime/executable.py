@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, NoReturn
 
 import numpy as np
 
@@ -10,9 +10,8 @@ from tenonnx._native import Program
 from tenonnx.cache import address
 from tenonnx.errors import AliasError, BindingError, CapacityError, PageError, TenonnxError, UnsupportedError
 from tenonnx.plan import ExecutionPlan, Storage
-from tenonnx.runtime.region import Region
+from tenonnx.runtime.region import Region, Regions
 from tenonnx.runtime.weights import Weights
-from tenonnx.schema.graph import ModelIndex
 
 _ARENA, _SLOT, _FIXED = 0, 1, 2
 _POSITION_FAULT, _PAGE_FAULT, _ROWS_FAULT, _LENGTH_FAULT = 1, 3, 4, 5
@@ -21,11 +20,15 @@ _POSITION_FAULT, _PAGE_FAULT, _ROWS_FAULT, _LENGTH_FAULT = 1, 3, 4, 5
 class Executable:
     """One plan, ready to run on ``threads`` threads; safe to run from many threads at once."""
 
-    def __init__(self, plan: ExecutionPlan, weights: Weights, index: ModelIndex, threads: int) -> None:
+    def __init__(self, plan: ExecutionPlan, weights: Weights, regions: Regions, threads: int) -> None:
         self.plan = plan
         self.threads = threads
         self._writes = _rows_written(plan)
-        self._aliases = [(value, plan.values[value].offset, plan.values[root].slot) for value, root in plan.aliases]
+        self._aliased = [value for value, _ in plan.aliases]
+        self._owners = [(plan.values[root].slot, plan.values[value].offset) for value, root in plan.aliases]
+        self.slot_names = [slot.name for slot in plan.slots]
+        self.output_slots = [(number, slot) for number, slot in enumerate(plan.slots) if slot.is_output]
+        self.results = [(name, self._shared(plan.values[value].root)) for name, value in plan.outputs]
         self._fixed = _fixed_arrays(plan, weights)
         values = [self._value_row(number) for number in range(len(plan.values))]
         steps = [
@@ -46,7 +49,7 @@ class Executable:
             self._program = Program(values, steps, plan.peak_bytes, [slot.nbytes for slot in plan.slots])
         except ValueError as error:
             raise UnsupportedError(f"the native executor refuses the plan: {error}") from error
-        self._segments = self._split(index)
+        self._segments = self._split(regions)
 
     def _value_row(self, number: int) -> tuple[Any, ...]:
         row = self.plan.values[number]
@@ -56,7 +59,7 @@ class Executable:
         space = _SLOT if row.slot >= 0 else _ARENA
         return space, row.slot, row.offset, row.elem_type, list(row.dims), list(row.strides), 0
 
-    def _split(self, index: ModelIndex) -> list[tuple[int, int, Region | None]]:
+    def _split(self, regions: Regions) -> list[tuple[int, int, Region | None]]:
         """Runs of native steps as (first, last), and the regions between them."""
         segments: list[tuple[int, int, Region | None]] = []
         first = 0
@@ -65,7 +68,7 @@ class Executable:
                 continue
             if first < number:
                 segments.append((first, number, None))
-            segments.append((number, number + 1, Region(self.plan, step, index, self._fixed, self.threads)))
+            segments.append((number, number + 1, regions.region(self.plan, step, self._fixed)))
             first = number + 1
         if first < len(self.plan.steps):
             segments.append((first, len(self.plan.steps), None))
@@ -90,13 +93,24 @@ class Executable:
                 fault = lease.execute(first, last, self.threads)
                 if fault is not None:
                     raise self._error(*fault)
-            for value, offset, slot in self._aliases:
-                if lease.address(value) != slots[slot] + offset:
-                    names = self.plan.values[value].name, self.plan.slots[slot].name
-                    raise AliasError(f"output {names[0]!r} is not at the address of {names[1]!r}")
+            found = lease.addresses(self._aliased)
+            if found != [slots[slot] + offset for slot, offset in self._owners]:
+                self._explain(found, slots)
             return max(rows for step, rows in self._writes if step is None or step in ran or lease.count(step))
         finally:
             lease.close()
+
+    def _shared(self, root: int) -> str | None:
+        """The graph input whose storage an output has; None for one that owns its storage."""
+        slot = self.plan.slots[self.plan.values[root].slot]
+        return None if slot.is_output else slot.name
+
+    def _explain(self, found: list[int], slots: list[int]) -> NoReturn:
+        for value, where, (slot, offset) in zip(self._aliased, found, self._owners, strict=True):
+            if where != slots[slot] + offset:
+                names = self.plan.values[value].name, self.plan.slots[slot].name
+                raise AliasError(f"output {names[0]!r} is not at the address of {names[1]!r}")
+        raise AliasError("an updated cache is not at the address of its input")
 
     def _error(self, step: int, code: int, found: int, low: int, high: int, where: int) -> TenonnxError:
         label = self.plan.steps[step].label

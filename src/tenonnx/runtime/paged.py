@@ -13,6 +13,7 @@ import numpy as np
 from tenonnx.cache import Extent, PagedCache, PagePool, PageSpec, PageTable, Writable
 from tenonnx.errors import BindingError, CapacityError, ImmutableStorageError, PageError, ShapeError, UnsupportedError
 from tenonnx.plan import ExecutionPlan, PageWrite, Planner
+from tenonnx.runtime.binding import Call, bind_dims
 from tenonnx.shapes.paged import is_stacked, paged_nodes
 from tenonnx.shapes.symbols import SymMap, SymQuantizedTensor, SymSequence, SymTensor, pages_of
 from tenonnx.structs import Format
@@ -110,21 +111,24 @@ class PagedInputs:
     # ---- A PagedCache feeds tables, ids, positions and lengths
 
     @contextmanager
-    def step(self, cache: PagedCache, specs: Mapping[str, Any], given: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
-        """The inputs that the cache feeds to one run over ``given``; its length moves when the block ends well."""
+    def step(self, cache: PagedCache, specs: Mapping[str, Any], given: Mapping[str, Any]) -> Iterator[Call]:
+        """The bindings of one run over ``given``, with what the cache feeds; its length moves when the block ends well."""
         if cache.pool not in self._pools:
             self._check_pool(cache.pool)
             self._pools.add(cache.pool)
         with cache.step(self._new_rows(specs, given)) as step:
-            fed: dict[str, Any] = dict(cache.pool.tables)
+            call = Call()
+            call.tables.update(cache.pool.tables)
+            call.writes.append(cache.extent)
             for names, value in (
                 (self._ids, step.page_id),
                 (self._positions, step.position),
                 (self._page_tables, step.page_table),
                 (self._lengths, step.lengths),
             ):
-                fed.update(dict.fromkeys(names, value))
-            yield fed
+                for name in names:
+                    call.feed(name, value)
+            yield call
 
     def _check_pool(self, pool: PagePool) -> None:
         if set(pool.tables) != set(self.tables):
@@ -135,8 +139,6 @@ class PagedInputs:
 
     def _new_rows(self, specs: Mapping[str, Any], given: Mapping[str, Any]) -> int:
         """How many tokens a run over these inputs appends, from the shapes that they imply."""
-        from tenonnx.runtime.binding import bind_dims
-
         shapes = {name: np.shape(value) for name, value in given.items() if name in specs and name not in self.tables}
         key = tuple(sorted(shapes.items()))
         if key not in self._rows:
@@ -158,17 +160,19 @@ class PagedInputs:
 
     # ---- Pages of one run
 
-    def reserve(self, tables: Mapping[str, PageTable], arrays: Mapping[str, np.ndarray]) -> None:
+    def reserve(self, call: Call) -> None:
         """Room for the descriptors of every page that the run may make, so that none moves when it is made."""
-        named = sum(arrays[name].size for name in self._ids if name in arrays)
-        for table in tables.values():
+        named = sum(call.arrays[name].size for name in self._ids if name in call.arrays)
+        for name, table in call.tables.items():
             table.reserve(len(table) + named)
+            call.feed(name, table.descriptors)
 
-    def bind(self, plan: ExecutionPlan, tables: dict[str, PageTable], arrays: Mapping[str, np.ndarray], cached: bool) -> Bound:
+    def bind(self, plan: ExecutionPlan, call: Call, cached: bool) -> Bound:
         """Check every update, then make the pages that are missing: all rows, layers and pages before the first byte.
 
         ``cached``: a PagedCache has done both already.
         """
+        tables, arrays = call.tables, call.arrays
         updates = () if cached else plan.page_writes
         wanted = [(write, tables[write.root], *self._named(write, arrays)) for write in updates]
         for write, table, ids, position in wanted:
@@ -182,12 +186,16 @@ class PagedInputs:
                         table.create(page)
                         bound.created.append((table, page))
             self._shadow(bound, arrays)
+            for name, descriptors in bound.descriptors.items():
+                call.feed(name, descriptors)
+            if not cached:
+                call.writes += self._extents(plan, bound, arrays)
         except BaseException:
             bound.undo()
             raise
         return bound
 
-    def extents(self, plan: ExecutionPlan, bound: Bound, arrays: Mapping[str, np.ndarray]) -> Iterator[Extent]:
+    def _extents(self, plan: ExecutionPlan, bound: Bound, arrays: Mapping[str, np.ndarray]) -> Iterator[Extent]:
         """The pages that the run writes, as storage that no other running call may touch."""
         seen = set()
         for write in plan.page_writes:

@@ -1,24 +1,152 @@
-"""A region of nodes run by onnxruntime, bound without a copy to the plan's own buffers."""
+"""Regions of nodes run by onnxruntime, bound without a copy to the plan's own buffers.
+
+A region's weights are initializers over the session's own memory, so that onnxruntime may lay them out for itself; all that
+a run computes has symbolic dimensions, so that the plans for a prompt and for a step share one onnxruntime session.
+"""
 
 from __future__ import annotations
 
 import math
+import threading
+from collections.abc import Mapping
 from typing import Any
+from weakref import WeakValueDictionary
 
 import numpy as np
 
+from tenonnx import dtypes
+from tenonnx.cache import address
 from tenonnx.errors import UnsupportedError
 from tenonnx.plan import ExecutionPlan, PlannedStep
 from tenonnx.plan.builder import nbytes_of
 from tenonnx.schema.graph import ModelIndex
-from tenonnx.schema.messages import ModelProto
+from tenonnx.schema.messages import ModelProto, TensorProto
 from tenonnx.shapes import SymTensor
 from tenonnx.shapes.skeleton import FORMATS_DOMAIN, set_tensor_type
 
-_EMBEDDED = 1024  # elements: constants up to here stand in the region's model, where its optimizer sees them
+_EMBEDDED = 1024  # elements: constants up to here stand in the region's model itself
+
+Fixed = Mapping[int, np.ndarray]  # the plan's fixed values, by number
 
 
-def session_options(threads: int) -> Any:
+class _Engine:
+    """One onnxruntime session, the names that a run binds, and the memory that it reads."""
+
+    def __init__(self, model: Any, weights: dict[str, tuple[int, np.ndarray]], threads: int, label: str) -> None:
+        import onnxruntime
+
+        self.inputs = [value.name for value in model.graph.input]
+        self.outputs = [value.name for value in model.graph.output]
+        options = _options(threads)
+        self._weights = [_lent(array, elem_type) for elem_type, array in weights.values()]
+        options.add_external_initializers(list(weights), self._weights)
+        try:
+            self.session = onnxruntime.InferenceSession(
+                model.SerializeToString(), options, providers=["CPUExecutionProvider"], enable_fallback=0
+            )
+        except Exception as error:  # onnxruntime raises types of its own for what it does not implement
+            raise UnsupportedError(f"{label}: has no native kernel, and onnxruntime refuses it: {error}") from error
+
+
+class Regions:
+    """The onnxruntime sessions of one model: each is made once for all plans, and lives as long as one of them."""
+
+    def __init__(self, index: ModelIndex, threads: int) -> None:
+        self._index = index
+        self._threads = threads
+        self._lock = threading.Lock()
+        self._engines: WeakValueDictionary[tuple[Any, ...], _Engine] = WeakValueDictionary()
+
+    def region(self, plan: ExecutionPlan, step: PlannedStep, fixed: Fixed) -> Region:
+        """A region step made runnable. ``UnsupportedError`` where onnxruntime does not implement it."""
+        inputs = dict(zip(step.region_inputs, step.inputs, strict=True))
+        outputs = dict(zip(step.region_outputs, step.outputs, strict=True))
+        weights: dict[str, tuple[int, np.ndarray]] = {}
+        constants: dict[str, bytes] = {}
+        for name, value in inputs.items():
+            row = plan.values[value]
+            if value not in fixed:
+                continue
+            if math.prod(row.dims) <= _EMBEDDED and self._stated(name):
+                constants[name] = fixed[value].tobytes()[row.offset : row.offset + row.nbytes]
+            elif plan.values[row.root].weight is not None:
+                weights[name] = row.elem_type, _part(fixed[value], row)
+        types = tuple((name, plan.values[value].elem_type, len(plan.values[value].dims)) for name, value in inputs.items())
+        places = tuple((name, part.ctypes.data, part.shape) for name, (_, part) in weights.items())
+        key = (step.nodes, types, tuple(outputs), tuple(constants.items()), places)
+        with self._lock:
+            engine = self._engines.get(key)
+            if engine is None:
+                bound = {name: value for name, value in inputs.items() if name not in constants and name not in weights}
+                model = self._model(plan, step, bound, outputs)
+                for name, data in constants.items():
+                    row = plan.values[inputs[name]]
+                    model.graph.initializer.add(name=name, data_type=row.elem_type, dims=row.dims, raw_data=data)
+                for name, (elem_type, part) in weights.items():
+                    _external(model.graph.initializer.add(name=name, data_type=elem_type, dims=part.shape))
+                engine = self._engines[key] = _Engine(model, weights, self._threads, step.label)
+        return Region(plan, step.label, engine, {**inputs, **outputs})
+
+    def _stated(self, name: str) -> bool:
+        """Whether the graph itself holds a constant; what a plan knows from its shapes differs from plan to plan."""
+        scope = self._index.main
+        maker = scope.producer.get(name)
+        return maker is None or bool(scope.nodes[maker.node].op_type == "Constant")
+
+    def _model(self, plan: ExecutionPlan, step: PlannedStep, inputs: Mapping[str, int], outputs: Mapping[str, int]) -> Any:
+        """The region's nodes as a model: ranks are given, dimensions are the run's."""
+        whole = self._index.model
+        model = ModelProto(ir_version=whole.ir_version)
+        model.opset_import.extend(whole.opset_import)
+        model.functions.extend(function for function in whole.functions if function.domain != FORMATS_DOMAIN)
+        model.graph.name = "region"
+        for position in step.nodes:
+            model.graph.node.add().CopyFrom(self._index.main.nodes[position])
+        for part, values in ((model.graph.input, inputs), (model.graph.output, outputs)):
+            for name, value in values.items():
+                row = plan.values[value]
+                set_tensor_type(part.add(name=name), SymTensor(row.elem_type, (None,) * len(row.dims)))
+        return model
+
+
+class Region:
+    """One region of one plan: an onnxruntime session, and the values of the plan that it reads and writes."""
+
+    def __init__(self, plan: ExecutionPlan, label: str, engine: _Engine, values: Mapping[str, int]) -> None:
+        self._label = label
+        self._engine = engine
+        self._values = [values[name] for name in (*engine.inputs, *engine.outputs)]
+        self._rows = [(plan.values[value].elem_type, plan.values[value].dims) for value in self._values]
+        self._empty = [place for place, row in enumerate(self._rows) if nbytes_of(*row) == 0]
+        # A decode loop finds most values where they were: what is bound already costs more to bind than to compare.
+        self._idle: list[tuple[Any, list[int]]] = []
+
+    def run(self, lease: Any) -> None:
+        """Run over the addresses that the lease has bound; ``UnsupportedError`` with onnxruntime's own message."""
+        addresses = lease.addresses(self._values)
+        for place in self._empty:  # onnxruntime refuses a null pointer even for a tensor of no elements
+            addresses[place] = address(_EMPTY)
+        try:
+            binding, bound = self._idle.pop()
+        except IndexError:
+            binding, bound = self._engine.session.io_binding(), []
+        if bound != addresses:
+            self._bind(binding, addresses, bound)
+        try:
+            self._engine.session.run_with_iobinding(binding)
+        except Exception as error:
+            raise UnsupportedError(f"{self._label}: onnxruntime: {error}") from error
+        self._idle.append((binding, addresses))
+
+    def _bind(self, binding: Any, addresses: list[int], bound: list[int]) -> None:
+        names, inputs = [*self._engine.inputs, *self._engine.outputs], len(self._engine.inputs)
+        for place, where in enumerate(addresses):
+            if not bound or bound[place] != where:
+                bind = binding.bind_input if place < inputs else binding.bind_output
+                bind(names[place], "cpu", 0, *self._rows[place], where)
+
+
+def _options(threads: int) -> Any:
     """Threads as the plan has them, parked when idle, and no chatter."""
     import onnxruntime
 
@@ -30,60 +158,26 @@ def session_options(threads: int) -> Any:
     return options
 
 
-class Region:
-    """One region step made runnable."""
-
-    def __init__(
-        self, plan: ExecutionPlan, step: PlannedStep, index: ModelIndex, fixed: dict[int, np.ndarray], threads: int
-    ) -> None:
-        import onnxruntime
-
-        self._label = step.label
-        model = ModelProto(ir_version=index.model.ir_version)
-        model.opset_import.extend(index.model.opset_import)
-        model.functions.extend(function for function in index.model.functions if function.domain != FORMATS_DOMAIN)
-        model.graph.name = "region"
-        for position in step.nodes:
-            model.graph.node.add().CopyFrom(index.main.nodes[position])
-        self._inputs: list[tuple[str, int, int, tuple[int, ...]]] = []
-        self._outputs: list[tuple[str, int, int, tuple[int, ...]]] = []
-        for name, value in zip(step.region_inputs, step.inputs, strict=True):
-            row = plan.values[value]
-            if value in fixed and math.prod(row.dims) <= _EMBEDDED:
-                data = fixed[value].tobytes()[row.offset : row.offset + row.nbytes]
-                model.graph.initializer.add(name=name, data_type=row.elem_type, dims=row.dims, raw_data=data)
-                continue
-            set_tensor_type(model.graph.input.add(name=name), SymTensor(row.elem_type, row.dims))
-            self._inputs.append((name, value, row.elem_type, row.dims))
-        for name, value in zip(step.region_outputs, step.outputs, strict=True):
-            row = plan.values[value]
-            set_tensor_type(model.graph.output.add(name=name), SymTensor(row.elem_type, row.dims))
-            self._outputs.append((name, value, row.elem_type, row.dims))
-        try:
-            self._session = onnxruntime.InferenceSession(
-                model.SerializeToString(), session_options(threads), providers=["CPUExecutionProvider"]
-            )
-        except Exception as error:  # onnxruntime raises types of its own for what it does not implement
-            raise UnsupportedError(f"{self._label}: has no native kernel, and onnxruntime refuses it: {error}") from error
-
-    def run(self, lease: Any) -> None:
-        """Run over the addresses that the lease has bound; ``UnsupportedError`` with onnxruntime's own message."""
-        binding = self._session.io_binding()
-        for name, value, elem_type, dims in self._inputs:
-            binding.bind_input(name, "cpu", 0, elem_type, dims, _address(lease, value, elem_type, dims))
-        for name, value, elem_type, dims in self._outputs:
-            binding.bind_output(name, "cpu", 0, elem_type, dims, _address(lease, value, elem_type, dims))
-        try:
-            self._session.run_with_iobinding(binding)
-        except Exception as error:
-            raise UnsupportedError(f"{self._label}: onnxruntime: {error}") from error
+def _part(owner: np.ndarray, row: Any) -> np.ndarray:
+    """The elements of a contiguous value over the bytes of its owner."""
+    kind = dtypes.BY_NUMBER[row.elem_type].numpy
+    data = owner.reshape(-1).view(np.uint8)[row.offset : row.offset + row.nbytes]
+    return data.view(kind).reshape(row.dims)
 
 
-# onnxruntime refuses a null pointer even for a tensor of no elements.
+def _external(tensor: Any) -> None:
+    """Marks an initializer as one whose data the session options provide; nothing is read from a file."""
+    tensor.data_location = TensorProto.EXTERNAL
+    tensor.external_data.add(key="location", value="memory")
+
+
+def _lent(array: np.ndarray, elem_type: int) -> Any:
+    """An OrtValue over an array's own memory, which it keeps alive."""
+    import onnxruntime
+
+    # onnxruntime knows no NumPy types of 16-bit brain floats; their bytes do.
+    bare = array if array.dtype.kind in "biuf" else array.view(f"u{array.dtype.itemsize}")
+    return onnxruntime.OrtValue.ortvalue_from_numpy_with_onnx_type(bare, elem_type)
+
+
 _EMPTY = np.zeros(1, np.uint8)
-
-
-def _address(lease: Any, value: int, elem_type: int, dims: tuple[int, ...]) -> int:
-    if nbytes_of(elem_type, dims) == 0:
-        return int(_EMPTY.__array_interface__["data"][0])
-    return int(lease.address(value))

@@ -12,13 +12,14 @@ from typing import Any
 import numpy as np
 
 from tenonnx._native import default_threads
-from tenonnx.cache import Cache, CacheSpec, Extent, PagedCache, PageTable, address, extent, owned, planned_bytes
-from tenonnx.errors import ImmutableStorageError, UnsupportedError
-from tenonnx.runtime.binding import InputSpec, bind_dims, named_inputs, output_arrays, split_cache
+from tenonnx.cache import Cache, CacheSpec, Extent, PagedCache, address, extent, owned, planned_bytes
+from tenonnx.errors import ConcurrentUseError, ImmutableStorageError, UnsupportedError
+from tenonnx.runtime.binding import Call, InputSpec, bind_dims, output_arrays, split_cache
 from tenonnx.runtime.dense import DenseInputs, positive
 from tenonnx.runtime.executable import Executable
 from tenonnx.runtime.paged import PagedInputs, TableSpec
 from tenonnx.runtime.preparation import Preparation
+from tenonnx.runtime.region import Regions
 from tenonnx.runtime.weights import Weights
 from tenonnx.shapes import SymMap, SymSequence, SymTensor
 from tenonnx.shapes.symbols import Symbol, pages_of
@@ -32,7 +33,8 @@ class Session:
 
     ``model`` is a path to an .onnx file, or a ModelProto (``data_root`` then names the folder of its external data).
     ``threads`` is a number or "auto" (all processors this process may use). ``engine="native"`` refuses operators without a
-    native kernel instead of leaving them to onnxruntime. ``formats="strict"`` refuses weights that map to no compute layout
+    native kernel instead of leaving them to onnxruntime; ``engine="onnxruntime"`` leaves it every operator that it has, and
+    refuses a model at load whose caches it would copy. ``formats="strict"`` refuses weights that map to no compute layout
     instead of decoding them at load.
 
     ``packs`` says what becomes of stored weights in kernels' layouts: "auto" maps those that fit this host and whose source
@@ -55,9 +57,9 @@ class Session:
         strict: bool = False,
     ) -> None:
         _option("packs", packs, ("auto", "write", "off"))
-        _option("engine", engine, ("auto", "native"))
+        _option("engine", engine, ("auto", "native", "onnxruntime"))
         _option("formats", formats, ("any", "strict"))
-        self._native_only = engine == "native"
+        self._engine = engine
         self.threads = _thread_count(threads)
         preparation = Preparation(packs, strict, self.threads)
         if isinstance(model, (str, os.PathLike)):
@@ -69,11 +71,13 @@ class Session:
         self._watched = list(prepared.packs.files.values())
         self._planner = prepared.planner
         self._weights = Weights(prepared.planner, prepared.root, self.threads, formats, prepared.packs)
+        self._regions = Regions(prepared.planner.index, self.threads)
         self._specs = self._input_specs()
         self._lock = threading.Lock()
         self._executables: OrderedDict[tuple[Any, ...], Executable] = OrderedDict()
         self._dense = DenseInputs(self._planner, self._specs)
         self._paged = PagedInputs(self._planner, self._specs)
+        self._rest = tuple(name for name in self._specs if not self._dense.has(name))
 
     @property
     def metadata(self) -> dict[str, str]:
@@ -162,110 +166,63 @@ class Session:
         """
         given, cache = split_cache(inputs, cache)
         if isinstance(cache, PagedCache):
-            with self._paged.step(cache, self._specs, given) as fed:
-                return self._bind(given, fed, out, cache)
-        return self._bind(given, {} if cache is None else self._dense.feed(cache, cache.length), out, cache)
+            with self._paged.step(cache, self._specs, given) as call:
+                return self._bind(call, given, out, cache)
+        return self._bind(Call() if cache is None else self._dense.call(cache), given, out, cache)
 
     def _bind(
-        self,
-        given: Mapping[str, Any],
-        fed: Mapping[str, Any],
-        out: Mapping[str, np.ndarray] | None,
-        cache: Cache | PagedCache | None,
+        self, call: Call, given: Mapping[str, Any], out: Mapping[str, np.ndarray] | None, cache: Cache | PagedCache | None
     ) -> dict[str, Any]:
-        named_inputs(self._specs, given, set(fed))
-        arrays: dict[str, np.ndarray] = {}
-        tables: dict[str, PageTable] = {}
-        reads: list[Extent] = []
-        writes: list[Extent] = [] if cache is None else [cache.extent]
-        for name, spec in self._specs.items():
-            if isinstance(spec, TableSpec):
-                tables[name] = fed[name] if name in fed else spec.bound(given[name])
-            elif name in fed:
-                arrays[name] = fed[name]
-            elif spec.mutable:
-                arrays[name] = spec.write(given[name])
-                writes.append(extent(name, arrays[name]))
-            else:
-                arrays[name] = spec.read(given[name])
-                reads.append(extent(name, arrays[name]))
-        return self._execute(arrays, tables, reads, writes, out, cache)
-
-    def _execute(
-        self,
-        arrays: dict[str, np.ndarray],
-        tables: dict[str, PageTable],
-        reads: list[Extent],
-        writes: list[Extent],
-        out: Mapping[str, np.ndarray] | None,
-        cache: Cache | PagedCache | None,
-    ) -> dict[str, Any]:
+        call.take(self._specs, given)
         for file in self._watched:
             file.check()
-        self._paged.reserve(tables, arrays)
-        arrays |= {name: table.descriptors for name, table in tables.items()}
-        executable = self._executable(arrays)
-        plan = executable.plan
-        bound = self._paged.bind(plan, tables, arrays, cached=cache is not None)
-        arrays |= bound.descriptors
-        if cache is None:
-            writes = [*writes, *self._paged.extents(plan, bound, arrays)]
+        if not call.tables:
+            return self._computed(self._executable(call), call, out, cache)
+        self._paged.reserve(call)
+        executable = self._executable(call)
+        bound = self._paged.bind(executable.plan, call, cached=cache is not None)
         try:
-            results = self._computed(executable, arrays, reads, writes, out, cache)
+            results = self._computed(executable, call, out, cache)
         except BaseException:
             bound.undo()
             raise
-        self._paged.finish(plan, bound, arrays)
-        return {name: tables.get(value, value) if isinstance(value, str) else value for name, value in results.items()}
+        self._paged.finish(executable.plan, bound, call.arrays)
+        return results | {name: call.tables[root] for name, root in executable.results if root in call.tables}
 
     def _computed(
-        self,
-        executable: Executable,
-        arrays: Mapping[str, np.ndarray],
-        reads: list[Extent],
-        writes: list[Extent],
-        out: Mapping[str, np.ndarray] | None,
-        cache: Cache | PagedCache | None,
+        self, executable: Executable, call: Call, out: Mapping[str, np.ndarray] | None, cache: Cache | PagedCache | None
     ) -> dict[str, Any]:
-        """Every graph output; a table of pages by the name of its input."""
-        plan = executable.plan
-        results = output_arrays(plan, out)
+        """Every graph output; of a table of pages, its descriptors."""
+        made = output_arrays(executable.plan, executable.output_slots, out)
         if out:
-            writes = writes + [extent(f"out[{name!r}]", results[name]) for name in out]
+            call.writes += [extent(f"out[{name!r}]", made[name]) for name in out]
         if cache is None or out:
-            self._refuse_initializers(writes)
-        known = cache.addresses if isinstance(cache, Cache) else {}
-        slots = [
-            address(results[slot.name]) if slot.is_output else known.get(slot.name) or address(arrays[slot.name])
-            for slot in plan.slots
-        ]
-        with owned(writes, reads):
+            self._refuse_initializers(call.writes)
+        slots = [call.addresses.get(name, 0) for name in executable.slot_names]
+        for number, slot in executable.output_slots:
+            slots[number] = address(made[slot.name])
+        with owned(call.writes, call.reads):
+            if isinstance(cache, Cache) and cache.length != call.length:
+                raise ConcurrentUseError("the cache: another call has changed its length since this one began; run again")
             rows = executable.run(slots)
             if isinstance(cache, Cache):
-                cache.advance(cache.length + rows)
-        values = {slot.value: slot.name for slot in plan.slots}
-        return {
-            name: results[name] if name in results else self._input_of(values[plan.values[index].root], arrays)
-            for name, index in plan.outputs
-        }
+                cache.advance(call.length + rows)
+        return {name: made[name] if root is None else call.arrays[root] for name, root in executable.results}
 
-    def _input_of(self, name: str, arrays: Mapping[str, np.ndarray]) -> np.ndarray | str:
-        return name if name in self._paged.tables else arrays[name]
-
-    def _executable(self, arrays: Mapping[str, np.ndarray]) -> Executable:
-        shapes = {name: array.shape for name, array in arrays.items()}
-        key = tuple(shapes[name] for name in self._specs)
+    def _executable(self, call: Call) -> Executable:
+        key = self._dense.shapes(call), tuple(call.arrays[name].shape for name in self._rest)
         with self._lock:
             if key in self._executables:
                 self._executables.move_to_end(key)
                 return self._executables[key]
+        shapes = {name: array.shape for name, array in call.arrays.items()}
         tables = {name: shapes.pop(name)[0] for name in self._paged.tables}
-        dims = bind_dims(self._specs, shapes)
-        plan = self._planner.plan(dims, shapes=shapes, tables=tables)
+        dims = bind_dims(self._specs, {name: shapes[name] for name in self._specs if name in shapes})
+        plan = self._planner.plan(dims, shapes=shapes, tables=tables, engine=self._engine)
         foreign = next((step.label for step in plan.steps if step.kernel is None), None)
-        if foreign is not None and self._native_only:
+        if foreign is not None and self._engine == "native":
             raise UnsupportedError(f'{foreign}: has no native kernel; engine="auto" lets onnxruntime run it')
-        made = Executable(plan, self._weights, self._planner.index, self.threads)
+        made = Executable(plan, self._weights, self._regions, self.threads)
         with self._lock:
             made = self._executables.setdefault(key, made)
             while len(self._executables) > _PLANS_KEPT:

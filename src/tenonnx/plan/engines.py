@@ -1,0 +1,79 @@
+"""Which nodes are left to onnxruntime although a native kernel could run them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from tenonnx.alias import AliasMap
+from tenonnx.errors import UnsupportedError
+from tenonnx.plan import elementwise, movement
+from tenonnx.plan.builder import BOOL, FLOAT, INT32, INT64
+from tenonnx.plan.inplace import OPERATORS
+from tenonnx.schema.flatten import FLOW
+from tenonnx.schema.graph import Scope
+from tenonnx.shapes import ShapesContext, SymTensor
+from tenonnx.shapes.skeleton import DOMAIN
+
+# Gather stays: its indices are checked before any cache is written.
+_LIGHT = ({*elementwise.RULES, *movement.RULES}) - {"Gather", "Shape", "Size", "Constant"}
+_EVERYWHERE = (FLOAT, INT32, INT64, BOOL)  # element types for which onnxruntime has all of these operators
+
+
+def between(scope: Scope, context: ShapesContext, foreign: set[int]) -> set[int]:
+    """Positions of the light nodes that read and are read by nothing but nodes of onnxruntime, or each other.
+
+    Every one of them that ran natively would cut a region in two.
+    """
+    chosen = {
+        position
+        for position, node in enumerate(scope.nodes)
+        if node.op_type in _LIGHT and node.domain in ("", "ai.onnx") and position not in foreign and _plain(scope, context, node)
+    }
+    while True:
+        theirs = foreign | chosen
+        kept = {position for position in chosen if _surrounded(scope, scope.nodes[position], theirs)}
+        if kept == chosen:
+            return chosen
+        chosen = kept
+
+
+def _plain(scope: Scope, context: ShapesContext, node: Any) -> bool:
+    types = [context[name] for name in (*node.input, *node.output) if name]
+    return not node.output_alias and all(isinstance(kind, SymTensor) and kind.elem_type in _EVERYWHERE for kind in types)
+
+
+def _surrounded(scope: Scope, node: Any, theirs: set[int]) -> bool:
+    makers = [scope.producer.get(name) for name in node.input if name and name not in scope.initializers]
+    readers = [port for name in node.output for port in scope.readers.get(name, [])]
+    return (
+        bool(readers)
+        and not any(name in scope.outputs for name in node.output)
+        and all(maker is not None and (maker.node in theirs or _constant(scope, maker.node)) for maker in makers)
+        and all(port.node in theirs for port in readers)
+    )
+
+
+def _constant(scope: Scope, position: int) -> bool:
+    return bool(scope.nodes[position].op_type == "Constant")
+
+
+def whole(scope: Scope, aliases: AliasMap) -> set[int]:
+    """Positions of all nodes that onnxruntime can run: all but this domain's, and updates that it would not make in place.
+
+    ``UnsupportedError`` for an alias that nobody can hold then.
+    """
+    native = {position for position, node in enumerate(scope.nodes) if node.domain in (DOMAIN, FLOW)}
+    for alias in aliases.aliases:
+        node = scope.nodes[alias.node]
+        standard = node.domain.removeprefix("ai.onnx")
+        if any(node.output[output] == alias.output and node.input[source] == alias.source
+               for output, source in OPERATORS.get((standard, node.op_type), {}).items()):  # fmt: skip
+            continue
+        if standard == "" and node.op_type == "TensorScatter":
+            native.add(alias.node)
+        elif node.domain != DOMAIN:
+            raise UnsupportedError(
+                f"{scope.describe(alias.node)}: output {alias.output!r} must alias {alias.source!r}, and onnxruntime is not "
+                'known to write it in place; use engine="auto", or update the cache with CacheUpdate'
+            )
+    return set(range(len(scope.nodes))) - native
