@@ -169,6 +169,9 @@ Program* make_program(nb::list values, nb::list steps, int64_t arena_bytes, std:
   return new Program(std::move(value_specs), std::move(step_specs), arena_bytes, std::move(slot_bytes));
 }
 
+template <typename T>
+using Numbers = nb::ndarray<const T, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
+
 // One run's lease of a program's arena; given back when closed or dropped.
 class Lease {
  public:
@@ -177,17 +180,17 @@ class Lease {
   void close() {
     if (run_) program_.release(std::move(run_));
   }
-  void bind(const std::vector<uintptr_t>& slots) {
-    std::vector<std::byte*> pointers;
-    for (uintptr_t slot : slots) pointers.push_back(reinterpret_cast<std::byte*>(slot));
+  void bind(const Numbers<uint64_t>& slots) {
+    std::vector<std::byte*> pointers(slots.size());
+    for (size_t i = 0; i < pointers.size(); ++i) pointers[i] = reinterpret_cast<std::byte*>(uintptr_t(slots.data()[i]));
     program_.bind(run(), pointers);
     bound_ = true;
   }
-  std::vector<uintptr_t> addresses(const std::vector<int>& values) {
-    std::vector<uintptr_t> found(values.size());
+  nb::bytes addresses(const Numbers<int32_t>& values) {
+    std::vector<uint64_t> found(values.size());
     Run& run = bound();
-    for (size_t i = 0; i < values.size(); ++i) found[i] = reinterpret_cast<uintptr_t>(run.address(values[i]));
-    return found;
+    for (size_t i = 0; i < found.size(); ++i) found[i] = reinterpret_cast<uintptr_t>(run.address(values.data()[i]));
+    return nb::bytes(found.data(), found.size() * sizeof(uint64_t));
   }
   bool taken(int step) { return program_.taken(bound(), step); }
   int64_t count(int step) { return bound().count(step); }
@@ -251,7 +254,7 @@ NB_MODULE(_native, m) {
 
   nb::class_<Lease>(m, "Lease")
       .def("bind", &Lease::bind, nb::arg("slots"))
-      .def("addresses", &Lease::addresses, nb::arg("values"), "Where element 0 of each value lies.")
+      .def("addresses", &Lease::addresses, nb::arg("values"), "Where element 0 of each value lies, as the bytes of UINT64s.")
       .def("taken", &Lease::taken, nb::arg("step"), "Whether the guards of a step hold now.")
       .def("count", &Lease::count, nb::arg("step"), "How often a native step ran since the run was bound.")
       .def("execute", &Lease::execute, nb::arg("first"), nb::arg("last"), nb::arg("threads"))

@@ -40,7 +40,7 @@ def test_a_sound_table_runs() -> None:
     made = program([row(SLOT, 0), row(), row(SLOT, 1)], [step("neg", [0], [1]), step("neg", [1], [2])], slots=[16, 16])
     x, y = np.arange(4, dtype=np.float32), np.zeros(4, np.float32)
     lease = made.lease()
-    lease.bind([x.ctypes.data, y.ctypes.data])
+    lease.bind(np.array([x.ctypes.data, y.ctypes.data], np.uint64))
     assert lease.execute(0, 2, 2) is None
     np.testing.assert_array_equal(x, y)
 
@@ -52,7 +52,7 @@ def test_guards(flag: bool) -> None:
     made = program(values, steps, slots=[16, 16, 1])
     x, y, guard = np.arange(4, dtype=np.float32), np.full(4, 9, np.float32), np.array(flag)
     lease = made.lease()
-    lease.bind([x.ctypes.data, y.ctypes.data, guard.ctypes.data])
+    lease.bind(np.array([x.ctypes.data, y.ctypes.data, guard.ctypes.data], np.uint64))
     assert lease.execute(0, 2, 2) is None
     np.testing.assert_array_equal(y, -x if flag else x)
     assert [lease.count(number) for number in range(3)] == [int(flag), int(not flag), 0]
@@ -161,14 +161,14 @@ def test_leases_out_of_turn() -> None:
     with pytest.raises(RuntimeError, match="nothing bound"):
         lease.execute(0, 1, 1)
     with pytest.raises(ValueError, match="another number of slots"):
-        lease.bind([1])
-    lease.bind([])
+        lease.bind(np.array([1], np.uint64))
+    lease.bind(np.zeros(0, np.uint64))
     for first, last in ((-1, 1), (0, 3), (1, 0), (0, 2), (1, 2), (2**31 - 1, 2**31 - 1)):
         with pytest.raises(ValueError, match="no such native steps"):
             lease.execute(first, last, 1)
     for index in (-1, 2, 2**31 - 1):
         with pytest.raises(ERRORS):
-            lease.addresses([0, index])
+            lease.addresses(np.array([0, index], np.int32))
     assert lease.execute(0, 1, -5) is None
     lease.close()
     lease.close()
@@ -178,7 +178,7 @@ def test_leases_out_of_turn() -> None:
 
 def test_a_lease_outlives_the_name_of_its_program() -> None:
     lease = program([row(), row()], [step("neg", [0], [1])]).lease()
-    lease.bind([])
+    lease.bind(np.zeros(0, np.uint64))
     assert lease.execute(0, 1, 1) is None
 
 
@@ -213,7 +213,7 @@ def test_random_tables_run_or_are_refused(table: tuple[list, list]) -> None:
     except ERRORS:
         return
     lease = made.lease()
-    lease.bind([slot.ctypes.data])
+    lease.bind(np.array([slot.ctypes.data], np.uint64))
     for number, row_ in enumerate(steps):
         if row_[0] is not None:
             lease.execute(number, number + 1, 2)

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Set
-from typing import Any, NoReturn
+from collections.abc import Iterable, Mapping
+from typing import TYPE_CHECKING, Any, NoReturn
+from weakref import WeakKeyDictionary
 
 import numpy as np
 
@@ -14,6 +15,9 @@ from tenonnx.errors import AliasError, BindingError, ImmutableStorageError, Shap
 from tenonnx.plan import ExecutionPlan
 from tenonnx.plan.types import Slot
 from tenonnx.shapes import SymTensor
+
+if TYPE_CHECKING:
+    from tenonnx.runtime.executable import Executable, Template
 
 
 class InputSpec:
@@ -89,19 +93,36 @@ def bind_dims(specs: Mapping[str, InputSpec], shapes: Mapping[str, tuple[int, ..
     return {symbol: value for symbol, (value, _) in dims.items()}
 
 
+class BoundCache:
+    """A Cache that fits a session. Its tensors lie where they lie, so a run looks at none of them again."""
+
+    def __init__(self, cache: Cache, shapes: tuple[tuple[int, ...], ...]) -> None:
+        self.arrays = cache.arrays
+        self.shapes = shapes
+        self._addresses = cache.addresses
+        self._templates: WeakKeyDictionary[Executable, Template] = WeakKeyDictionary()
+
+    def template(self, executable: Executable) -> Template:
+        """The part of a run's bindings that the cache settles; made once."""
+        made = self._templates.get(executable)
+        if made is None:
+            made = self._templates[executable] = executable.template(self.arrays, self._addresses)
+        return made
+
+
 class Call:
     """What one run binds: arrays or tables of pages by input, and the storage that it writes and reads."""
 
-    __slots__ = ("addresses", "arrays", "cached", "length", "reads", "tables", "writes")
+    __slots__ = ("addresses", "arrays", "cache", "length", "reads", "tables", "writes")
 
     def __init__(self) -> None:
-        self.arrays: dict[str, np.ndarray] = {}
+        self.arrays: dict[str, np.ndarray] = {}  # but for those of a cache
         self.addresses: dict[str, int] = {}
         self.tables: dict[str, PageTable] = {}
         self.reads: list[Extent] = []
         self.writes: list[Extent] = []
-        self.cached: tuple[tuple[int, ...], ...] | None = None  # shapes of all READ_WRITE tensors, where a Cache has them
-        self.length = 0  # of the Cache
+        self.cache: BoundCache | None = None
+        self.length = 0  # of the cache
 
     def feed(self, name: str, array: np.ndarray) -> None:
         """An input that the runtime made for this run alone."""
@@ -110,8 +131,11 @@ class Call:
 
     def take(self, specs: Mapping[str, Any], given: Mapping[str, Any]) -> None:
         """The caller's values for the inputs that nothing feeds; every input is named once, and none is unknown."""
-        if len(given) + len(self.arrays) + len(self.tables) != len(specs) or not self._fits(specs, given):
-            _refuse_names(specs, given, self.arrays.keys() | self.tables.keys())
+        cached: Mapping[str, np.ndarray] = {} if self.cache is None else self.cache.arrays
+        count = len(given) + len(cached) + len(self.arrays) + len(self.tables)
+        fed = self.arrays, self.tables, cached
+        if count != len(specs) or any(name not in specs or any(name in part for part in fed) for name in given):
+            _refuse_names(specs, given, {name for part in fed for name in part})
         for name, value in given.items():
             spec = specs[name]
             if not isinstance(spec, InputSpec):
@@ -123,11 +147,16 @@ class Call:
             self.arrays[name] = array
             self.addresses[name] = place.begin
 
-    def _fits(self, specs: Mapping[str, Any], given: Mapping[str, Any]) -> bool:
-        return all(name in specs and name not in self.arrays and name not in self.tables for name in given)
+    def array(self, name: str) -> np.ndarray:
+        """The array of one input."""
+        return self.arrays[name] if self.cache is None or name in self.arrays else self.cache.arrays[name]
+
+    def template(self, executable: Executable) -> Template:
+        """What is settled before this run's own arrays are: everything of a cache."""
+        return executable.bare if self.cache is None else self.cache.template(executable)
 
 
-def _refuse_names(specs: Mapping[str, Any], given: Mapping[str, Any], fed: Set[str]) -> NoReturn:
+def _refuse_names(specs: Mapping[str, Any], given: Mapping[str, Any], fed: set[str]) -> NoReturn:
     for name in given:
         if name not in specs:
             raise BindingError(f"the model has no input {name!r}; its inputs are {', '.join(specs)}")

@@ -11,7 +11,7 @@ import numpy as np
 from tenonnx.cache import Cache, CacheSpec
 from tenonnx.errors import BindingError, ShapeError, UnsupportedError
 from tenonnx.plan import Planner
-from tenonnx.runtime.binding import Call, InputSpec
+from tenonnx.runtime.binding import BoundCache, Call, InputSpec
 from tenonnx.shapes.operators import POSITION_KEY, update_axes
 from tenonnx.shapes.skeleton import DOMAIN
 
@@ -39,7 +39,7 @@ class DenseInputs:
             growth.position: root for root, growth in self._growth.items() if isinstance(specs.get(growth.position), InputSpec)
         }
         self._positions = {name: (specs[name].symbol.dims or (), root) for name, root in fed.items()}
-        self._fitting: WeakKeyDictionary[Cache, tuple[tuple[int, ...], ...]] = WeakKeyDictionary()
+        self._fitting: WeakKeyDictionary[Cache, BoundCache] = WeakKeyDictionary()
 
     def has(self, name: str) -> bool:
         """Whether a graph input is a dense cache."""
@@ -81,12 +81,10 @@ class DenseInputs:
     def call(self, cache: Cache) -> Call:
         """A run's bindings, with what a cache provides: its tensors, and where new rows go."""
         call = Call()
-        call.cached = self._fitting.get(cache)
-        if call.cached is None:
+        call.cache = self._fitting.get(cache)
+        if call.cache is None:
             self._check(cache)
-            call.cached = self._fitting[cache] = tuple(cache.arrays[name].shape for name in self._specs)
-        call.arrays.update(cache.arrays)
-        call.addresses.update(cache.addresses)
+            call.cache = self._fitting[cache] = BoundCache(cache, tuple(cache.arrays[name].shape for name in self._specs))
         call.writes.append(cache.extent)
         call.length = cache.length
         for name, (dims, root) in self._positions.items():
@@ -96,7 +94,7 @@ class DenseInputs:
 
     def shapes(self, call: Call) -> tuple[tuple[int, ...], ...]:
         """The shapes of all dense READ_WRITE inputs, in order."""
-        return tuple(call.arrays[name].shape for name in self._specs) if call.cached is None else call.cached
+        return tuple(call.arrays[name].shape for name in self._specs) if call.cache is None else call.cache.shapes
 
     def _check(self, cache: Cache) -> None:
         """Refuse a cache whose tensors are not those of this model, or that has others."""

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Any, NoReturn
+from collections.abc import Mapping
+from typing import Any, NamedTuple, NoReturn
 
 import numpy as np
 
@@ -17,6 +18,14 @@ _ARENA, _SLOT, _FIXED = 0, 1, 2
 _POSITION_FAULT, _PAGE_FAULT, _ROWS_FAULT, _LENGTH_FAULT = 1, 3, 4, 5
 
 
+class Template(NamedTuple):
+    """What the runs of one executable over the same cache have in common."""
+
+    slots: np.ndarray  # UINT64[slots]: addresses of the cache's tensors, 0 elsewhere
+    results: dict[str, Any]  # the updated tensors by output, None elsewhere
+    others: list[tuple[str, str | None]]  # the other outputs, and the inputs whose storage they have
+
+
 class Executable:
     """One plan, ready to run on ``threads`` threads; safe to run from many threads at once."""
 
@@ -24,11 +33,13 @@ class Executable:
         self.plan = plan
         self.threads = threads
         self._writes = _rows_written(plan)
-        self._aliased = [value for value, _ in plan.aliases]
-        self._owners = [(plan.values[root].slot, plan.values[value].offset) for value, root in plan.aliases]
-        self.slot_names = [slot.name for slot in plan.slots]
+        self._aliased = np.array([value for value, _ in plan.aliases], np.int32)
+        self._roots = np.array([plan.values[root].slot for _, root in plan.aliases], np.int64)
+        self._offsets = np.array([plan.values[value].offset for value, _ in plan.aliases], np.uint64)
+        self.input_slots = {slot.name: number for number, slot in enumerate(plan.slots) if not slot.is_output}
         self.output_slots = [(number, slot) for number, slot in enumerate(plan.slots) if slot.is_output]
         self.results = [(name, self._shared(plan.values[value].root)) for name, value in plan.outputs]
+        self.bare = self.template({}, {})
         self._fixed = _fixed_arrays(plan, weights)
         values = [self._value_row(number) for number in range(len(plan.values))]
         steps = [
@@ -74,8 +85,8 @@ class Executable:
             segments.append((first, len(self.plan.steps), None))
         return segments
 
-    def run(self, slots: list[int]) -> int:
-        """Run over the addresses of ``plan.slots``; returns the rows that it made valid in its caches.
+    def run(self, slots: np.ndarray) -> int:
+        """Run over UINT64[slots], the addresses of ``plan.slots``; returns the rows that it made valid in its caches.
 
         Raises ``CapacityError`` or ``BindingError`` before any cache is written when a position or an index is out of
         range, ``AliasError`` when an updated cache is not where its input was.
@@ -93,24 +104,31 @@ class Executable:
                 fault = lease.execute(first, last, self.threads)
                 if fault is not None:
                     raise self._error(*fault)
-            found = lease.addresses(self._aliased)
-            if found != [slots[slot] + offset for slot, offset in self._owners]:
-                self._explain(found, slots)
+            expected = slots[self._roots] + self._offsets
+            if lease.addresses(self._aliased) != expected.tobytes():
+                self._refuse_moved(np.frombuffer(lease.addresses(self._aliased), np.uint64) != expected)
             return max(rows for step, rows in self._writes if step is None or step in ran or lease.count(step))
         finally:
             lease.close()
+
+    def template(self, arrays: Mapping[str, np.ndarray], addresses: Mapping[str, int]) -> Template:
+        """What is settled of a run where these inputs are."""
+        slots = np.zeros(len(self.plan.slots), np.uint64)
+        for name, where in addresses.items():
+            if name in self.input_slots:
+                slots[self.input_slots[name]] = where
+        results = {name: None if root is None else arrays.get(root) for name, root in self.results}
+        return Template(slots, results, [(name, root) for name, root in self.results if root not in arrays])
 
     def _shared(self, root: int) -> str | None:
         """The graph input whose storage an output has; None for one that owns its storage."""
         slot = self.plan.slots[self.plan.values[root].slot]
         return None if slot.is_output else slot.name
 
-    def _explain(self, found: list[int], slots: list[int]) -> NoReturn:
-        for value, where, (slot, offset) in zip(self._aliased, found, self._owners, strict=True):
-            if where != slots[slot] + offset:
-                names = self.plan.values[value].name, self.plan.slots[slot].name
-                raise AliasError(f"output {names[0]!r} is not at the address of {names[1]!r}")
-        raise AliasError("an updated cache is not at the address of its input")
+    def _refuse_moved(self, moved: np.ndarray) -> NoReturn:
+        value, root = self.plan.aliases[int(np.flatnonzero(moved)[0])]
+        names = self.plan.values[value].name, self.plan.values[root].name
+        raise AliasError(f"output {names[0]!r} is not at the address of {names[1]!r}")
 
     def _error(self, step: int, code: int, found: int, low: int, high: int, where: int) -> TenonnxError:
         label = self.plan.steps[step].label

@@ -115,23 +115,21 @@ class Region:
     def __init__(self, plan: ExecutionPlan, label: str, engine: _Engine, values: Mapping[str, int]) -> None:
         self._label = label
         self._engine = engine
-        self._values = [values[name] for name in (*engine.inputs, *engine.outputs)]
-        self._rows = [(plan.values[value].elem_type, plan.values[value].dims) for value in self._values]
-        self._empty = [place for place, row in enumerate(self._rows) if nbytes_of(*row) == 0]
-        # A decode loop finds most values where they were: what is bound already costs more to bind than to compare.
-        self._idle: list[tuple[Any, list[int]]] = []
+        numbers = [values[name] for name in (*engine.inputs, *engine.outputs)]
+        self._values = np.array(numbers, np.int32)
+        self._rows = [(plan.values[value].elem_type, plan.values[value].dims) for value in numbers]
+        # A decode loop finds most values where they were, and to bind one costs more than to compare all.
+        self._idle: list[tuple[Any, bytes]] = []
 
     def run(self, lease: Any) -> None:
         """Run over the addresses that the lease has bound; ``UnsupportedError`` with onnxruntime's own message."""
         addresses = lease.addresses(self._values)
-        for place in self._empty:  # onnxruntime refuses a null pointer even for a tensor of no elements
-            addresses[place] = address(_EMPTY)
         try:
             binding, bound = self._idle.pop()
         except IndexError:
-            binding, bound = self._engine.session.io_binding(), []
+            binding, bound = self._engine.session.io_binding(), b""
         if bound != addresses:
-            self._bind(binding, addresses, bound)
+            self._bind(binding, np.frombuffer(addresses, np.uint64).tolist(), np.frombuffer(bound, np.uint64).tolist())
         try:
             self._engine.session.run_with_iobinding(binding)
         except Exception as error:
@@ -141,9 +139,12 @@ class Region:
     def _bind(self, binding: Any, addresses: list[int], bound: list[int]) -> None:
         names, inputs = [*self._engine.inputs, *self._engine.outputs], len(self._engine.inputs)
         for place, where in enumerate(addresses):
-            if not bound or bound[place] != where:
-                bind = binding.bind_input if place < inputs else binding.bind_output
-                bind(names[place], "cpu", 0, *self._rows[place], where)
+            if bound and bound[place] == where:
+                continue
+            if nbytes_of(*self._rows[place]) == 0:
+                where = address(_EMPTY)  # onnxruntime refuses a null pointer even for a tensor of no elements
+            bind = binding.bind_input if place < inputs else binding.bind_output
+            bind(names[place], "cpu", 0, *self._rows[place], where)
 
 
 def _options(threads: int) -> Any:

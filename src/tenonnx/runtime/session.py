@@ -198,7 +198,12 @@ class Session:
             call.writes += [extent(f"out[{name!r}]", made[name]) for name in out]
         if cache is None or out:
             self._refuse_initializers(call.writes)
-        slots = [call.addresses.get(name, 0) for name in executable.slot_names]
+        settled = call.template(executable)
+        slots = settled.slots.copy()
+        for name, where in call.addresses.items():
+            number = executable.input_slots.get(name)
+            if number is not None:
+                slots[number] = where
         for number, slot in executable.output_slots:
             slots[number] = address(made[slot.name])
         with owned(call.writes, call.reads):
@@ -207,7 +212,10 @@ class Session:
             rows = executable.run(slots)
             if isinstance(cache, Cache):
                 cache.advance(call.length + rows)
-        return {name: made[name] if root is None else call.arrays[root] for name, root in executable.results}
+        results = settled.results.copy()
+        for name, root in settled.others:
+            results[name] = made[name] if root is None else call.arrays[root]
+        return results
 
     def _executable(self, call: Call) -> Executable:
         key = self._dense.shapes(call), tuple(call.arrays[name].shape for name in self._rest)
@@ -215,9 +223,9 @@ class Session:
             if key in self._executables:
                 self._executables.move_to_end(key)
                 return self._executables[key]
-        shapes = {name: array.shape for name, array in call.arrays.items()}
+        shapes = {name: call.array(name).shape for name in self._specs}
         tables = {name: shapes.pop(name)[0] for name in self._paged.tables}
-        dims = bind_dims(self._specs, {name: shapes[name] for name in self._specs if name in shapes})
+        dims = bind_dims(self._specs, shapes)
         plan = self._planner.plan(dims, shapes=shapes, tables=tables, engine=self._engine)
         foreign = next((step.label for step in plan.steps if step.kernel is None), None)
         if foreign is not None and self._engine == "native":
