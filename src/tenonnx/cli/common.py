@@ -17,7 +17,12 @@ P = ParamSpec("P")
 
 FAILED, USAGE, INTERRUPTED = 1, 2, 130
 
-Model = Annotated[str, typer.Argument(metavar="MODEL", help="An .onnx file, a GGUF, or a known name.", show_default=False)]
+Model = Annotated[
+    str,
+    typer.Argument(
+        metavar="MODEL", help="An .onnx file, a GGUF, an onnxruntime-genai folder, or a known name.", show_default=False
+    ),
+]
 System = Annotated[str | None, typer.Option(help="A system message; the model's chat template is applied.", show_default=False)]
 Stop = Annotated[list[str] | None, typer.Option(help="End before this text; may be repeated.", show_default=False)]
 Temperature = Annotated[float, typer.Option(min=0, help="0 always takes the most probable token.")]

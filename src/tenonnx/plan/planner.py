@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Mapping, Sequence
-from functools import cache
+from functools import cache, cached_property
 from typing import Any
 
 from tenonnx.errors import CheckError
@@ -63,6 +63,14 @@ class Planner:
                 found[name] = Weight(name, known.shape, layout_for(known.format.name, known.shape))
         return found
 
+    @cached_property
+    def runnable(self) -> set[int]:
+        """Positions of the nodes that ``engine="onnxruntime"`` leaves to it.
+
+        ``UnsupportedError`` for an update that neither it nor a native kernel makes in place.
+        """
+        return whole(self.index.main, self.aliases)
+
     def packed(self) -> dict[str, Weight]:
         """The weights that some node reads packed: through StructDecode by a Gather, or a Transpose and a MatMul."""
         scope = self.index.main
@@ -94,7 +102,7 @@ class Planner:
         ``UnsupportedError`` naming the node.
         """
         context, scope = self.context(dims, shapes), self.index.main
-        left = whole(scope, self.aliases) if engine == "onnxruntime" else set[int]()
+        left = self.runnable if engine == "onnxruntime" else set[int]()
         builder, outputs, steps = self._draft(context, tables, left)
         foreign = {position for step in steps for position in step.nodes}
         more = between(scope, context, foreign) if foreign and not left else set()

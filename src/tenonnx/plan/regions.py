@@ -30,36 +30,49 @@ def leave(builder: Builder, position: int, node: Any) -> None:
         builder.env[name] = result
 
 
+class _Group:
+    """Steps that become one region, and the storage that they touch."""
+
+    def __init__(self, step: DraftStep) -> None:
+        self.steps: list[DraftStep] = []
+        self._made: set[str] = set()
+        self._written: set[int] = set()
+        self._read: set[int] = set()
+        self.add(step)
+
+    def add(self, step: DraftStep) -> None:
+        self.steps.append(step)
+        self._made.update(step.names[1])
+        self._written.update(id(value.owner) for value in step.outputs)
+        self._read.update(id(value.owner) for value in step.inputs if value is not None)
+
+    def admits(self, step: DraftStep) -> bool:
+        """Whether a step may run in one region with those before it.
+
+        Not when it reads, under a name of its own, storage that the group makes: that must be in the plan's memory. And a
+        cache is updated in a region that reads it nowhere else, as onnxruntime may order a reader of the old name either way.
+        """
+        last = self.steps[-1]
+        if step.kernel is not None or last.kernel is not None or step.guards != last.guards:
+            return False
+        own = [(name, value.owner) for name, value in zip(step.names[0], step.inputs, strict=True) if value is not None]
+        if any(id(owner) in self._written and (owner.mutable or name not in self._made) for name, owner in own):
+            return False
+        updated = {id(value.owner) for value in step.outputs if value.owner.mutable}
+        return updated.isdisjoint(self._written) and updated.isdisjoint(self._read)
+
+
 def merged(steps: list[DraftStep], results: list[Value]) -> list[DraftStep]:
     """Neighbouring onnxruntime steps as one region each; what only the region itself reads stays inside it."""
-    regions: list[list[DraftStep]] = []
+    groups: list[_Group] = []
     for step in steps:
-        if step.kernel is None and regions and regions[-1][-1].kernel is None and _joins(step, regions[-1]):
-            regions[-1].append(step)
+        if groups and groups[-1].admits(step):
+            groups[-1].add(step)
         else:
-            regions.append([step])
+            groups.append(_Group(step))
     readers = Counter(id(value.owner) for step in steps for value in step.reads)
     readers.update(id(value.owner) for value in results)
-    return [group[0] if len(group) == 1 else _region(group, readers) for group in regions]
-
-
-def _joins(step: DraftStep, group: list[DraftStep]) -> bool:
-    """Whether a step may run in one region with those before it.
-
-    Not when it reads, under a name of its own, storage that the group makes: that must be in the plan's memory. And a
-    cache is updated in a region that reads it nowhere else, as onnxruntime may order a reader of the old name either way.
-    """
-    if step.guards != group[-1].guards:
-        return False
-    made = {name for other in group for name in other.names[1]}
-    written = {id(value.owner) for other in group for value in other.outputs}
-    read = {id(value.owner) for other in group for value in other.inputs if value is not None}
-    own = [(name, value) for name, value in zip(step.names[0], step.inputs, strict=True) if value is not None]
-    if any(id(value.owner) in written and name not in made for name, value in own):
-        return False
-    if any(value.owner.mutable and id(value.owner) in written for _, value in own):
-        return False
-    return not any(value.owner.mutable and id(value.owner) in written | read for value in step.outputs)
+    return [group.steps[0] if len(group.steps) == 1 else _region(group.steps, readers) for group in groups]
 
 
 def _region(group: list[DraftStep], readers: Counter[int]) -> DraftStep:

@@ -100,6 +100,11 @@ class PagedInputs:
         self._rows: dict[tuple[Any, ...], int] = {}
         self._pools: WeakSet[PagePool] = WeakSet()  # that fit this model
 
+    @property
+    def fed(self) -> tuple[str, ...]:
+        """The graph inputs that a PagedCache fills beside its tables."""
+        return tuple(self._ids | self._positions | self._page_tables | self._lengths)
+
     def new_pool(self) -> PagePool:
         """Empty tables for every table of the model."""
         tables = {}

@@ -70,6 +70,8 @@ class Session:
         self.packs = prepared.packs.verdicts
         self._watched = list(prepared.packs.files.values())
         self._planner = prepared.planner
+        if engine == "onnxruntime":
+            _ = self._planner.runnable  # refuses a cache that would be copied
         self._weights = Weights(prepared.planner, prepared.root, self.threads, formats, prepared.packs)
         self._regions = Regions(prepared.planner.index, self.threads)
         self._specs = self._input_specs()
@@ -112,8 +114,8 @@ class Session:
 
     @property
     def fed_inputs(self) -> tuple[str, ...]:
-        """The graph inputs that a ``Cache`` fills by itself: where its new rows go."""
-        return self._dense.fed
+        """The graph inputs that say where a cache's new rows go, filled by the cache that ``run`` is given."""
+        return (*self._dense.fed, *self._paged.fed)
 
     def cache_specs(self, context: int, dims: Mapping[str, int] | None = None) -> dict[str, CacheSpec]:
         """Type and dimensions of each cache for ``context`` positions; a batch symbol is 1 unless ``dims`` says more.

@@ -161,6 +161,11 @@ def load_model(
     with ThreadPoolExecutor(1) as beside:  # a large vocabulary takes as long to read as the session takes to plan
         tokenizer = beside.submit(Tokenizer.from_metadata, metadata)
         session = Session(model, threads=threads, data_root=data_root)
+    if not session.fed_inputs:
+        raise UnsupportedError(
+            f"{name}: no input says where new rows of its caches go, so that no cache can fill it; text needs one, as "
+            "`tenonnx convert` makes it where it can (its report says why it could not)"
+        )
     return TextModel(session, tokenizer.result(), context_length, time.perf_counter() - start, names=names)
 
 
