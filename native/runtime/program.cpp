@@ -183,7 +183,10 @@ struct Slices {
 }  // namespace
 
 Failure Program::execute(Run& run, int first, int last, int threads) const {
-  Team team(threads);
+  // A team that nobody gives work to would only keep processors from whoever runs next.
+  const auto steps = steps_.begin();
+  const bool parallel = std::any_of(steps + first, steps + last, [](const StepSpec& step) { return step.parallel; });
+  Team team(parallel ? threads : 1);
   for (int begin = first, end; begin < last; begin = end) {
     end = phase_end(begin, last);
     Slices slices;

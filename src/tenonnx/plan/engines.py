@@ -14,20 +14,21 @@ from tenonnx.schema.graph import Scope
 from tenonnx.shapes import ShapesContext, SymTensor
 from tenonnx.shapes.skeleton import DOMAIN
 
-# Gather stays: its indices are checked before any cache is written.
-_LIGHT = ({*elementwise.RULES, *movement.RULES}) - {"Gather", "Shape", "Size", "Constant"}
+# A native product alone between regions gains less than its two boundaries cost. Gather stays: its indices are checked
+# before any cache is written.
+_MOVED = {*elementwise.RULES, *movement.RULES, "MatMul", "Gemm"} - {"Gather", "Shape", "Size", "Constant"}
 _EVERYWHERE = (FLOAT, INT32, INT64, BOOL)  # element types for which onnxruntime has all of these operators
 
 
 def between(scope: Scope, context: ShapesContext, foreign: set[int]) -> set[int]:
-    """Positions of the light nodes that read and are read by nothing but nodes of onnxruntime, or each other.
+    """Positions of the nodes that read and are read by nothing but nodes of onnxruntime, or each other.
 
     Every one of them that ran natively would cut a region in two.
     """
     chosen = {
         position
         for position, node in enumerate(scope.nodes)
-        if node.op_type in _LIGHT and node.domain in ("", "ai.onnx") and position not in foreign and _plain(scope, context, node)
+        if node.op_type in _MOVED and node.domain in ("", "ai.onnx") and position not in foreign and _plain(scope, context, node)
     }
     while True:
         theirs = foreign | chosen

@@ -96,9 +96,10 @@ def bind_dims(specs: Mapping[str, InputSpec], shapes: Mapping[str, tuple[int, ..
 class BoundCache:
     """A Cache that fits a session. Its tensors lie where they lie, so a run looks at none of them again."""
 
-    def __init__(self, cache: Cache, shapes: tuple[tuple[int, ...], ...]) -> None:
+    def __init__(self, cache: Cache, shapes: tuple[tuple[int, ...], ...], positions: Mapping[str, tuple[int, ...]]) -> None:
         self.arrays = cache.arrays
-        self.shapes = shapes
+        self.shapes = shapes  # of all tensors, in the session's order
+        self.positions = positions  # shapes of the inputs that say where new rows go
         self._addresses = cache.addresses
         self._templates: WeakKeyDictionary[Executable, Template] = WeakKeyDictionary()
 
@@ -200,8 +201,8 @@ def split_cache(inputs: Mapping[str, Any], cache: Cache | PagedCache | None) -> 
     """The inputs apart from a cache, which may be given by keyword or as one of the values."""
     if not isinstance(inputs, Mapping):
         raise BindingError(f"inputs: expected values by input name, found {type(inputs).__name__}")
-    plain = {name: value for name, value in inputs.items() if not isinstance(value, (Cache, PagedCache))}
     caches = {id(value): value for value in inputs.values() if isinstance(value, (Cache, PagedCache))}
+    plain = {name: value for name, value in inputs.items() if id(value) not in caches} if caches else dict(inputs)
     if cache is not None:
         if not isinstance(cache, (Cache, PagedCache)):
             raise BindingError(f"cache: expected what session.new_cache() gives, found {type(cache).__name__}")

@@ -81,16 +81,24 @@ class DenseInputs:
     def call(self, cache: Cache) -> Call:
         """A run's bindings, with what a cache provides: its tensors, and where new rows go."""
         call = Call()
-        call.cache = self._fitting.get(cache)
-        if call.cache is None:
-            self._check(cache)
-            call.cache = self._fitting[cache] = BoundCache(cache, tuple(cache.arrays[name].shape for name in self._specs))
+        call.cache = bound = self._fitting.get(cache) or self._bound(cache)
         call.writes.append(cache.extent)
         call.length = cache.length
+        for name, shape in bound.positions.items():
+            position = np.empty(shape, np.int64)
+            position.fill(call.length)
+            call.feed(name, position)
+        return call
+
+    def _bound(self, cache: Cache) -> BoundCache:
+        self._check(cache)
+        positions = {}
         for name, (dims, root) in self._positions.items():
             batch = cache.specs[root].dims[self._growth[root].batch_axis]
-            call.feed(name, np.full(tuple(dim if isinstance(dim, int) else batch for dim in dims), call.length, np.int64))
-        return call
+            positions[name] = tuple(dim if isinstance(dim, int) else batch for dim in dims)
+        shapes = tuple(cache.arrays[name].shape for name in self._specs)
+        made = self._fitting[cache] = BoundCache(cache, shapes, positions)
+        return made
 
     def shapes(self, call: Call) -> tuple[tuple[int, ...], ...]:
         """The shapes of all dense READ_WRITE inputs, in order."""

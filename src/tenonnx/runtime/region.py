@@ -25,6 +25,7 @@ from tenonnx.shapes import SymTensor
 from tenonnx.shapes.skeleton import FORMATS_DOMAIN, set_tensor_type
 
 _EMBEDDED = 1024  # elements: constants up to here stand in the region's model itself
+_SHARE = 1 << 20  # bytes of weights that a thread has to read for one node, or waking it takes longer than it saves
 
 Fixed = Mapping[int, np.ndarray]  # the plan's fixed values, by number
 
@@ -84,8 +85,16 @@ class Regions:
                     model.graph.initializer.add(name=name, data_type=row.elem_type, dims=row.dims, raw_data=data)
                 for name, (elem_type, part) in weights.items():
                     _external(model.graph.initializer.add(name=name, data_type=elem_type, dims=part.shape))
-                engine = self._engines[key] = _Engine(model, weights, self._threads, step.label)
+                engine = self._engines[key] = _Engine(model, weights, self._threads_for(model, weights), step.label)
         return Region(plan, step.label, engine, {**inputs, **outputs})
+
+    def _threads_for(self, model: Any, weights: Mapping[str, tuple[int, np.ndarray]]) -> int:
+        """As many as have enough to do at each node of a step that reads every weight once."""
+        readers = sum(any(name in weights for name in node.input) for node in model.graph.node)
+        if not readers:
+            return self._threads
+        nbytes = sum(part.nbytes for _, part in weights.values())
+        return max(1, min(self._threads, nbytes // (readers * _SHARE)))
 
     def _stated(self, name: str) -> bool:
         """Whether the graph itself holds a constant; what a plan knows from its shapes differs from plan to plan."""
@@ -115,7 +124,8 @@ class Region:
     def __init__(self, plan: ExecutionPlan, label: str, engine: _Engine, values: Mapping[str, int]) -> None:
         self._label = label
         self._engine = engine
-        numbers = [values[name] for name in (*engine.inputs, *engine.outputs)]
+        self._names = [*engine.inputs, *engine.outputs]
+        numbers = [values[name] for name in self._names]
         self._values = np.array(numbers, np.int32)
         self._rows = [(plan.values[value].elem_type, plan.values[value].dims) for value in numbers]
         # A decode loop finds most values where they were, and to bind one costs more than to compare all.
@@ -129,22 +139,20 @@ class Region:
         except IndexError:
             binding, bound = self._engine.session.io_binding(), b""
         if bound != addresses:
-            self._bind(binding, np.frombuffer(addresses, np.uint64).tolist(), np.frombuffer(bound, np.uint64).tolist())
+            self._bind(binding, np.frombuffer(addresses, np.uint64), np.frombuffer(bound, np.uint64))
         try:
             self._engine.session.run_with_iobinding(binding)
         except Exception as error:
             raise UnsupportedError(f"{self._label}: onnxruntime: {error}") from error
         self._idle.append((binding, addresses))
 
-    def _bind(self, binding: Any, addresses: list[int], bound: list[int]) -> None:
-        names, inputs = [*self._engine.inputs, *self._engine.outputs], len(self._engine.inputs)
-        for place, where in enumerate(addresses):
-            if bound and bound[place] == where:
-                continue
-            if nbytes_of(*self._rows[place]) == 0:
-                where = address(_EMPTY)  # onnxruntime refuses a null pointer even for a tensor of no elements
+    def _bind(self, binding: Any, addresses: np.ndarray, bound: np.ndarray) -> None:
+        moved = np.flatnonzero(addresses != bound) if bound.size else np.arange(addresses.size)
+        inputs = len(self._engine.inputs)
+        for place in moved.tolist():
+            empty = nbytes_of(*self._rows[place]) == 0  # onnxruntime refuses a null pointer even for a tensor of no elements
             bind = binding.bind_input if place < inputs else binding.bind_output
-            bind(names[place], "cpu", 0, *self._rows[place], where)
+            bind(self._names[place], "cpu", 0, *self._rows[place], address(_EMPTY) if empty else int(addresses[place]))
 
 
 def _options(threads: int) -> Any:

@@ -64,6 +64,7 @@ class Context:
         self.cache = model.session.new_cache(context=capacity, policy=policy)
         self._tokens: list[int] = []
         self._out: dict[str, np.ndarray] = {}
+        self._ids = np.empty((1, 0), np.int64)  # kept for runs of as many tokens: what lies where it lay is not bound again
         # As long as the caches, though only the valid length counts: no input's shape changes from token to token.
         self._mask = np.ones((1, capacity), np.int64)
 
@@ -103,16 +104,20 @@ class Context:
 
     def _run_batch(self, tokens: Sequence[int]) -> None:
         position, count = self.cache.length, len(tokens)
+        if self._ids.shape[1] != count:
+            self._ids = np.empty((1, count), np.int64)
+        self._ids[0] = tokens
         feeds = {
-            "input_ids": np.array([tokens], np.int64),
+            "input_ids": self._ids,
             "position_ids": np.arange(position, position + count, dtype=np.int64)[None],
             "logit_rows": np.array([count - 1], np.int64),
             "attention_mask": self._mask,
         }
         named = {name: feeds[role] for role in feeds if (name := getattr(self._names, role))}
         self._tokens.extend(tokens)
-        # One row of logits at every run: the first run's array takes the logits of all later ones.
-        out = self._out if self._names.logit_rows else {}
+        # The array of an earlier run takes the logits where it has as many rows: always, where a run gives one row alone.
+        rows = 1 if self._names.logit_rows else count
+        out = self._out if self._out and self._out[self._names.logits].shape[1] == rows else {}
         result = self._session.run(named, out=out or None, cache=self.cache)
         self._out = {self._names.logits: result[self._names.logits]}
 
