@@ -77,6 +77,10 @@ class Weights:
                 return None
             return next((part for part in self._in_order[:count] if part.overlaps(other)), None)
 
+    def release(self) -> None:
+        """Give back the pages of mapped weights that were read to be laid out anew; what reads them again finds them again."""
+        self._root.release()
+
     def _make(self, key: WeightKey) -> np.ndarray:
         scope = self._planner.index.main
         want = self._wanted.get(key.name)
