@@ -113,7 +113,9 @@ class DenseInputs:
                     f"the cache has no tensor that fits input {name!r} ({spec.symbol}); make it with this session's new_cache()"
                 )
         if more := cache.arrays.keys() - self._specs.keys():
-            raise BindingError(f"the cache has more than the model: {', '.join(more)}; make it with this session's new_cache()")
+            raise BindingError(
+                f"the cache has more than the model: {', '.join(sorted(more))}; make it with this session's new_cache()"
+            )
 
 
 def positive(context: int) -> int:

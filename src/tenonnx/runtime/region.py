@@ -62,18 +62,10 @@ class Regions:
         """A region step made runnable. ``UnsupportedError`` where onnxruntime does not implement it."""
         inputs = dict(zip(step.region_inputs, step.inputs, strict=True))
         outputs = dict(zip(step.region_outputs, step.outputs, strict=True))
-        weights: dict[str, tuple[int, np.ndarray]] = {}
-        constants: dict[str, bytes] = {}
-        for name, value in inputs.items():
-            row = plan.values[value]
-            if value not in fixed:
-                continue
-            if math.prod(row.dims) <= _EMBEDDED and self._stated(name):
-                constants[name] = fixed[value].tobytes()[row.offset : row.offset + row.nbytes]
-            elif plan.values[row.root].weight is not None:
-                weights[name] = row.elem_type, _part(fixed[value], row)
-        types = tuple((name, plan.values[value].elem_type, len(plan.values[value].dims)) for name, value in inputs.items())
-        places = tuple((name, part.ctypes.data, part.shape) for name, (_, part) in weights.items())
+        rows = {name: plan.values[value] for name, value in inputs.items()}
+        constants, weights = self._known(plan, inputs, fixed)
+        types = tuple((name, row.elem_type, len(row.dims)) for name, row in rows.items())
+        places = tuple((name, address(part), part.shape) for name, (_, part) in weights.items())
         key = (step.nodes, types, tuple(outputs), tuple(constants.items()), places)
         with self._lock:
             engine = self._engines.get(key)
@@ -81,12 +73,28 @@ class Regions:
                 bound = {name: value for name, value in inputs.items() if name not in constants and name not in weights}
                 model = self._model(plan, step, bound, outputs)
                 for name, data in constants.items():
-                    row = plan.values[inputs[name]]
+                    row = rows[name]
                     model.graph.initializer.add(name=name, data_type=row.elem_type, dims=row.dims, raw_data=data)
                 for name, (elem_type, part) in weights.items():
                     _external(model.graph.initializer.add(name=name, data_type=elem_type, dims=part.shape))
                 engine = self._engines[key] = _Engine(model, weights, self._threads_for(model, weights), step.label)
         return Region(plan, step.label, engine, {**inputs, **outputs})
+
+    def _known(
+        self, plan: ExecutionPlan, inputs: Mapping[str, int], fixed: Fixed
+    ) -> tuple[dict[str, bytes], dict[str, tuple[int, np.ndarray]]]:
+        """The inputs that the graph itself holds: small ones as their bytes, weights as element type and array."""
+        constants: dict[str, bytes] = {}
+        weights: dict[str, tuple[int, np.ndarray]] = {}
+        for name, value in inputs.items():
+            row = plan.values[value]
+            if value not in fixed:
+                continue
+            if math.prod(row.dims) <= _EMBEDDED and self._stated(name):
+                constants[name] = _part(fixed[value], row).tobytes()
+            elif plan.values[row.root].weight is not None:
+                weights[name] = row.elem_type, _part(fixed[value], row)
+        return constants, weights
 
     def _threads_for(self, model: Any, weights: Mapping[str, tuple[int, np.ndarray]]) -> int:
         """As many as have enough to do at each node of a step that reads every weight once."""
