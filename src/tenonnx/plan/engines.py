@@ -30,32 +30,37 @@ def between(scope: Scope, context: ShapesContext, foreign: set[int]) -> set[int]
         for position, node in enumerate(scope.nodes)
         if node.op_type in _MOVED and node.domain in ("", "ai.onnx") and position not in foreign and _plain(scope, context, node)
     }
-    while True:
-        theirs = foreign | chosen
-        kept = {position for position in chosen if _surrounded(scope, scope.nodes[position], theirs)}
-        if kept == chosen:
-            return chosen
-        chosen = kept
+    pending = list(chosen)
+    while pending:
+        position = pending.pop()
+        if position in chosen:
+            makers, readers = _neighbours(scope, scope.nodes[position])
+            if not readers or not all(near in foreign or near in chosen for near in makers | readers):
+                chosen.remove(position)
+                pending += makers | readers
+    return chosen
 
 
 def _plain(scope: Scope, context: ShapesContext, node: Any) -> bool:
+    """Whether a node updates nothing, and onnxruntime has it for its types."""
     types = [context[name] for name in (*node.input, *node.output) if name]
     return not node.output_alias and all(isinstance(kind, SymTensor) and kind.elem_type in _EVERYWHERE for kind in types)
 
 
-def _surrounded(scope: Scope, node: Any, theirs: set[int]) -> bool:
-    makers = [scope.producer.get(name) for name in node.input if name and name not in scope.initializers]
-    readers = [port for name in node.output for port in scope.readers.get(name, [])]
-    return (
-        bool(readers)
-        and not any(name in scope.outputs for name in node.output)
-        and all(maker is not None and (maker.node in theirs or _constant(scope, maker.node)) for maker in makers)
-        and all(port.node in theirs for port in readers)
-    )
+def _neighbours(scope: Scope, node: Any) -> tuple[set[int], set[int]]:
+    """Positions of the nodes that make what a node reads, and of those that read what it makes.
 
-
-def _constant(scope: Scope, position: int) -> bool:
-    return bool(scope.nodes[position].op_type == "Constant")
+    Initializers and Constants stand nowhere; the graph's own inputs and outputs stand at -1.
+    """
+    makers = set()
+    for name in node.input:
+        if name and name not in scope.initializers:
+            port = scope.producer.get(name)
+            makers.add(-1 if port is None else port.node)
+    readers = {port.node for name in node.output for port in scope.readers.get(name, [])}
+    if any(name in scope.outputs for name in node.output):
+        readers.add(-1)
+    return {near for near in makers if near < 0 or scope.nodes[near].op_type != "Constant"}, readers
 
 
 def whole(scope: Scope, aliases: AliasMap) -> set[int]:
