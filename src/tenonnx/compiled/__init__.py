@@ -3,6 +3,19 @@
 from tenonnx.compiled.digest import Sources, digest, tensor_content
 from tenonnx.compiled.layout_types import storable
 from tenonnx.compiled.load import Matcher, Packs, Verdict, Wanted, summary
-from tenonnx.compiled.packers import pack, wanted
+from tenonnx.compiled.packers import as_packed, pack, wanted
 
-__all__ = ["Matcher", "Packs", "Sources", "Verdict", "Wanted", "digest", "pack", "storable", "summary", "tensor_content", "wanted"]
+__all__ = [
+    "Matcher",
+    "Packs",
+    "Sources",
+    "Verdict",
+    "Wanted",
+    "as_packed",
+    "digest",
+    "pack",
+    "storable",
+    "summary",
+    "tensor_content",
+    "wanted",
+]

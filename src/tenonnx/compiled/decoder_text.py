@@ -56,7 +56,9 @@ def name_of(leaf: Leaf) -> str:
 
 def decoder_text(node: Node, sizes: Sizes, kind: Kind | None) -> str:
     """The decoder of a matrix of groups of 8 rows; ``kind`` None stands for plain floats."""
-    take_rows = _TAKE_ROWS.format(padded=sizes.padded, columns=sizes.columns, rows=sizes.rows, source="Transpose" if sizes.columns_first else "Identity")
+    take_rows = _TAKE_ROWS.format(
+        padded=sizes.padded, columns=sizes.columns, rows=sizes.rows, source="Transpose" if sizes.columns_first else "Identity"
+    )
     inputs = [name_of(leaf) for leaf in leaves(node)]
     if kind is None:
         return _FLOATS.format(name=inputs[0]) + take_rows

@@ -10,18 +10,24 @@ from tenonnx import dtypes
 from tenonnx._native import Buffer, run_kernel
 from tenonnx.compiled.load import Wanted
 from tenonnx.layouts import mapping, packer
-from tenonnx.plan import Planner
+from tenonnx.plan import Planner, Weight
 from tenonnx.structs import catalogue
 
 _PART = 8 << 20  # bytes of a payload that are packed at once
 
+
 def wanted(planner: Planner) -> dict[str, Wanted]:
     """The weights that some node of the model reads packed, by the name of their initializer."""
-    return {
-        name: Wanted(weight.layout, *weight.shape, weight.columns_first)
-        for name, weight in planner.packed().items()
-        if weight.layout is not None
-    }
+    found = {name: as_packed(weight) for name, weight in planner.packed().items()}
+    return {name: want for name, want in found.items() if want is not None}
+
+
+def as_packed(weight: Weight) -> Wanted | None:
+    """A weight as kernels read it; None where no kernel reads it packed."""
+    if weight.layout is None:
+        return None
+    rows, columns = weight.shape
+    return Wanted(weight.layout, rows, columns, weight.columns_first)
 
 
 def pack(

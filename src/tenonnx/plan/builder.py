@@ -178,7 +178,8 @@ class Builder:
         """The value of a weight: a plain tensor as it is stored, or a structured one decoded."""
         stored = self._tensors.get(weight.name)
         if stored is None:
-            owner = Owner(weight.name, Storage.INITIALIZER, nbytes_of(FLOAT, weight.shape), weight=WeightKey(weight.name, "dense"))
+            key = WeightKey(weight.name, "dense")
+            owner = Owner(weight.name, Storage.INITIALIZER, nbytes_of(FLOAT, weight.shape), weight=key)
             stored = Value(weight.name, FLOAT, weight.shape, row_major(weight.shape), owner)
         if weight.transposed != weight.columns_first:
             stored = stored.view(stored.dims[::-1], stored.strides[::-1], name)

@@ -13,7 +13,7 @@ import numpy as np
 
 from tenonnx.cache import Extent, extent
 from tenonnx.codecs import Decoder
-from tenonnx.compiled import Packs, Wanted, pack, tensor_content, wanted
+from tenonnx.compiled import Packs, as_packed, pack, tensor_content, wanted
 from tenonnx.errors import PayloadError, UnsupportedError
 from tenonnx.plan import Planner, WeightKey
 from tenonnx.runtime.progress import late_bar
@@ -74,7 +74,7 @@ class Weights:
         return {key: array for key, array in found.items() if array is not None}
 
     def keep(self, arrays: Mapping[WeightKey, np.ndarray]) -> dict[WeightKey, np.ndarray]:
-        """Share what a plan has made with others, for as long as one of them lives; the arrays to use, its own or earlier ones."""
+        """Share what a plan has made, for as long as one plan has it; the arrays to use, these or others' of before."""
         with self._lock:
             self._root.release()  # they were made from sources that the runs do not read
             return {key: self._made.setdefault(key, array) for key, array in arrays.items()}
@@ -128,11 +128,9 @@ class Weights:
         return payload
 
     def _packed(self, key: WeightKey, payload: np.ndarray) -> np.ndarray:
-        weight = self._planner.weights[key.name]
-        layout = weight.layout
-        if layout is None or layout.name != key.layout:
+        want = as_packed(self._planner.weights[key.name])
+        if want is None or want.layout.name != key.layout:
             raise UnsupportedError(f"initializer {key.name!r} does not repack to layout {key.layout!r}")
-        want = Wanted(layout, *weight.shape, weight.columns_first)
         return pack(payload, self._planner.formats[key.name], want, self._threads, self._root.release)
 
     def _dense(self, value: Any, payload: np.ndarray) -> np.ndarray:
