@@ -64,13 +64,7 @@ class Onnxruntime:
                 binding.bind_output(present, "cpu")
         binding.bind_output("logits", "cpu")
         self._session.run_with_iobinding(binding)
-        outputs = dict(
-            zip(
-                binding.get_outputs_names() if hasattr(binding, "get_outputs_names") else [*self._pasts.values(), "logits"],
-                binding.get_outputs(),
-                strict=True,
-            )
-        )
+        outputs = dict(zip([*self._pasts.values(), "logits"], binding.get_outputs(), strict=True))  # in the order of binding
         if not self._shared:
             self._held = {past: outputs[present] for past, present in self._pasts.items()}
         self._length = end
@@ -96,11 +90,8 @@ class Tenonnx:
 
     def run(self, ids: list[int]) -> np.ndarray:
         begin = self._cache.length
-        feeds = {
-            "input_ids": np.array([ids]),
-            "attention_mask": self._mask,
-            "position_ids": np.arange(begin, begin + len(ids))[None],
-        }
+        positions = np.arange(begin, begin + len(ids))[None]
+        feeds = {"input_ids": np.array([ids]), "attention_mask": self._mask, "position_ids": positions}
         given = {name: feeds[name] for name in feeds if name in self._session.inputs}
         return np.array(self._session.run(given, cache=self._cache)["logits"][0, -1])
 

@@ -1,25 +1,37 @@
-"""Make the ONNX models that people have of SmolLM2-135M-Instruct, for `tenonnx convert`.
+"""The ONNX models that people have of SmolLM2-135M-Instruct: made, converted and measured against stock onnxruntime.
 
-    python benchmarks/exports.py FOLDER [dynamo] [int4] [fp32]
-
-Needs, beside tenonnx: torch, transformers, accelerate, onnxscript, gguf, and onnxruntime-genai for int4 and fp32.
-Everything is made from the GGUF that `tenonnx pull smollm2-135m` fetches.
+    python benchmarks/exports.py FOLDER [dynamo] [int4] [fp32] [--make] [--rounds N] [--json FILE]
 
     FOLDER/hf/           the transformers model, weights decoded to float32, with its tokenizer
     FOLDER/dynamo/       torch.onnx.export(dynamo=True) at opset 23: input_ids, attention_mask, position_ids and
                          past_key_values.N.key / .value in, logits and present.N.key / .value out; the tokenizer beside
     FOLDER/int4, fp32/   what onnxruntime-genai's builder makes
+
+What FOLDER lacks is made from the GGUF that `tenonnx pull smollm2-135m` fetches; that needs torch, transformers, accelerate,
+onnxscript, gguf, and onnxruntime-genai for int4 and fp32. `--make` ends there. Each model is converted to declared.onnx beside
+it. Then stock onnxruntime with the export, and tenonnx with the converted model, decode the same English text, each in a
+process of its own with 2 threads, taking turns (export_steps.py): milliseconds of a token behind 16 and 3,000 others, the
+logits' largest difference as a part of the largest logit of their row, and the peak of resident memory while decoding.
 """
 
 from __future__ import annotations
 
+import argparse
+import json
 import shutil
+import statistics
 import subprocess
 import sys
+import tempfile
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 OPSET = 23
+DEPTHS = (16, 3000)
+CHUNK = 500  # tokens of a prompt that one run takes
+STEPS = 10  # tokens that one process decodes in its turn
 
 
 def transformers_model(gguf: Path, folder: Path) -> None:
@@ -88,21 +100,137 @@ def genai(source: Path, out: Path, precision: str) -> None:
     subprocess.run([sys.executable, *map(str, command), "--extra_options", "hf_token=false"], check=True)
 
 
-def main(folder: Path, kinds: list[str]) -> None:
+def make(folder: Path, kinds: list[str]) -> None:
     """Make the models of ``kinds`` that are not there yet."""
     source = folder / "hf"
-    if not source.exists():
-        from tenonnx import text
-
-        transformers_model(Path(text.known("smollm2-135m").path), source)
     for kind in kinds:
-        if (folder / kind).exists():
+        if (folder / kind / "model.onnx").exists():
             continue
+        if not source.exists():
+            from tenonnx import text
+
+            transformers_model(Path(text.known("smollm2-135m").path), source)
         if kind == "dynamo":
             dynamo(source, folder / kind)
         else:
             genai(source, folder / kind, kind)
 
 
+def convert(folder: Path) -> None:
+    """declared.onnx beside an export, as `tenonnx convert` writes it."""
+    from tenonnx import convert
+
+    source = folder if (folder / "genai_config.json").exists() else folder / "model.onnx"
+    convert.convert(source, folder / "declared.onnx")
+
+
+def tokens(folder: Path, count: int) -> list[int]:
+    """The first tokens of this project's documents."""
+    from tenonnx import load, text
+
+    documents = sorted((Path(__file__).parents[1] / "docs").glob("*.md"))
+    metadata = {entry.key: entry.value for entry in load(folder / "declared.onnx").metadata_props}
+    tokenizer = text.Tokenizer.from_metadata(metadata)
+    found: list[int] = tokenizer.encode("\n".join(path.read_text() for path in documents))[:count]
+    return found
+
+
+class Process:
+    """A process of export_steps.py."""
+
+    def __init__(self, engine: str, folder: Path, context: int, scratch: Path) -> None:
+        self._file = scratch / f"{engine}.npy"
+        script = str(Path(__file__).with_name("export_steps.py"))
+        command = [sys.executable, script, engine, str(folder), str(context)]
+        self._process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+        self.load_ms = self._answer()
+
+    def _answer(self) -> Any:
+        return json.loads(self._process.stdout.readline()) if self._process.stdout else None
+
+    def ask(self, *words: str) -> Any:
+        if self._process.stdin:
+            print(*words, sep="\t", file=self._process.stdin, flush=True)
+        return self._answer()
+
+    def run(self, command: str, ids: list[int]) -> tuple[list[float], np.ndarray]:
+        """Milliseconds, and logits [runs, vocabulary]."""
+        return self.ask(command, json.dumps(ids), str(self._file)), np.load(self._file)
+
+    def close(self) -> None:
+        self._process.communicate()
+
+
+def measured(folder: Path, rounds: int) -> dict[str, Any]:
+    """Both engines on one export, in turns."""
+    longest = max(DEPTHS) + rounds * STEPS
+    ids = tokens(folder, longest)
+    with tempfile.TemporaryDirectory() as scratch:
+        engines = {name: Process(name, folder, longest, Path(scratch)) for name in ("onnxruntime", "tenonnx")}
+        found: dict[str, Any] = {"load_ms": {name: engine.load_ms for name, engine in engines.items()}}
+        for depth in DEPTHS:
+            found[str(depth)] = _at(engines, ids, depth, rounds)
+        for engine in engines.values():
+            engine.close()
+    return found
+
+
+def _at(engines: dict[str, Process], ids: list[int], depth: int, rounds: int) -> dict[str, Any]:
+    times: dict[str, list[float]] = {name: [] for name in engines}
+    differences: list[float] = []
+
+    def both(command: str, part: list[int]) -> None:
+        made = {name: engine.run(command, part) for name, engine in engines.items()}
+        for name, (spent, _) in made.items():
+            times[name] += spent if command == "step" else []
+        theirs, ours = made["onnxruntime"][1], made["tenonnx"][1]
+        differences.append(float((np.abs(theirs - ours).max(1) / np.abs(theirs).max(1)).max()))
+
+    for engine in engines.values():
+        engine.ask("reset")
+    for begin in range(0, depth, CHUNK):
+        both("feed", ids[begin : min(begin + CHUNK, depth)])
+    for engine in engines.values():
+        engine.run("step", ids[depth : depth + 1])
+        engine.ask("peak")
+    for turn in range(rounds):
+        begin = depth + turn * STEPS + 1
+        both("step", ids[begin : begin + STEPS][: len(ids) - begin])
+    memory = {name: engine.ask("peak") for name, engine in engines.items()}
+    medians = {name: round(statistics.median(spent), 2) for name, spent in times.items()}
+    return {
+        "step_ms": medians,
+        "ratio": round(medians["onnxruntime"] / medians["tenonnx"], 2),
+        "difference": max(differences),
+        "peak_mb": {name: round(part["peak"] / 1e6) for name, part in memory.items()},
+    }
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("folder", type=Path)
+    parser.add_argument("kinds", nargs="*", metavar="KIND", default=["dynamo", "int4", "fp32"])
+    parser.add_argument("--make", action="store_true", help="make the models, and measure nothing")
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--json", type=Path)
+    args = parser.parse_args()
+    make(args.folder, args.kinds)
+    if args.make:
+        return
+    figures = {}
+    print("                onnxruntime  tenonnx         largest     peak MB    peak MB   load ms    load ms")
+    print("model    cached          ms       ms  ratio  difference      theirs       ours    theirs       ours")
+    for kind in args.kinds:
+        convert(args.folder / kind)
+        figures[kind] = measured(args.folder / kind, args.rounds)
+        for depth in DEPTHS:
+            row = figures[kind][str(depth)]
+            cells = [*row["peak_mb"].values(), *figures[kind]["load_ms"].values()]
+            print(f"{kind:8s} {depth:6d}", "{:11.1f} {:8.1f}".format(*row["step_ms"].values()), f"{row['ratio']:6.2f}", end=" ")
+            print(f"{row['difference']:11.1e}", "{:11d} {:10d} {:9.0f} {:10.0f}".format(*cells), flush=True)
+    if args.json:
+        args.json.write_text(json.dumps(figures, indent=2))
+
+
 if __name__ == "__main__":
-    main(Path(sys.argv[1]), sys.argv[2:] or ["dynamo", "int4", "fp32"])
+    main()

@@ -10,8 +10,9 @@ from tenonnx._native import Buffer, Program
 from tenonnx.cache import address
 from tenonnx.errors import AliasError, BindingError, CapacityError, PageError, TenonnxError, UnsupportedError
 from tenonnx.plan import ExecutionPlan, Storage, WeightKey
-from tenonnx.runtime.region import Region, Regions
+from tenonnx.runtime.region import Region
 from tenonnx.runtime.weights import Weights
+from tenonnx.schema.graph import ModelIndex
 
 _ARENA, _SLOT, _FIXED = 0, 1, 2
 _POSITION_FAULT, _PAGE_FAULT, _ROWS_FAULT, _LENGTH_FAULT = 1, 3, 4, 5
@@ -20,12 +21,12 @@ _POSITION_FAULT, _PAGE_FAULT, _ROWS_FAULT, _LENGTH_FAULT = 1, 3, 4, 5
 class Executable:
     """One plan, ready to run on ``threads`` threads; safe to run from many threads at once."""
 
-    def __init__(self, plan: ExecutionPlan, weights: Weights, regions: Regions, threads: int) -> None:
+    def __init__(self, plan: ExecutionPlan, weights: Weights, index: ModelIndex, threads: int) -> None:
         self.plan = plan
         self.threads = threads
         self._writes = _rows_written(plan)
         self._aliases = [(value, plan.values[value].offset, plan.values[root].slot) for value, root in plan.aliases]
-        made = {} if plan.once is None else _made(plan.once, weights, regions, threads)
+        made = {} if plan.once is None else _made(plan.once, weights, index, threads)
         self._fixed = _fixed_arrays(plan, weights, made)
         values = [self._value_row(number) for number in range(len(plan.values))]
         steps = [
@@ -46,7 +47,7 @@ class Executable:
             self._program = Program(values, steps, plan.peak_bytes, [slot.nbytes for slot in plan.slots])
         except ValueError as error:
             raise UnsupportedError(f"the native executor refuses the plan: {error}") from error
-        self._segments = self._split(regions)
+        self._segments = self._split(index)
 
     def _value_row(self, number: int) -> tuple[Any, ...]:
         row = self.plan.values[number]
@@ -56,7 +57,7 @@ class Executable:
         space = _SLOT if row.slot >= 0 else _ARENA
         return space, row.slot, row.offset, row.elem_type, list(row.dims), list(row.strides), 0
 
-    def _split(self, regions: Regions) -> list[tuple[int, int, Region | None]]:
+    def _split(self, index: ModelIndex) -> list[tuple[int, int, Region | None]]:
         """Runs of native steps as (first, last), and the regions between them."""
         segments: list[tuple[int, int, Region | None]] = []
         first = 0
@@ -65,7 +66,7 @@ class Executable:
                 continue
             if first < number:
                 segments.append((first, number, None))
-            segments.append((number, number + 1, regions.region(self.plan, step, self._fixed)))
+            segments.append((number, number + 1, Region(self.plan, step, index, self._fixed, self.threads)))
             first = number + 1
         if first < len(self.plan.steps):
             segments.append((first, len(self.plan.steps), None))
@@ -144,13 +145,13 @@ def _page_error(label: str, code: int, found: int, high: int, where: int) -> Ten
     )
 
 
-def _made(once: ExecutionPlan, weights: Weights, regions: Regions, threads: int) -> dict[WeightKey, np.ndarray]:
+def _made(once: ExecutionPlan, weights: Weights, index: ModelIndex, threads: int) -> dict[WeightKey, np.ndarray]:
     """The values that a plan makes once, shared with other plans that make the same."""
     keys = [WeightKey(once.values[slot.value].name, slot.name) for slot in once.slots]
     found = weights.made(keys)
     if len(found) < len(keys):
         arrays: list[np.ndarray] = [Buffer(slot.nbytes, "weight").array() for slot in once.slots]
-        Executable(once, weights, regions, threads).run([address(array) for array in arrays])
+        Executable(once, weights, index, threads).run([address(array) for array in arrays])
         found = weights.keep(dict(zip(keys, arrays, strict=True)))
     return found
 

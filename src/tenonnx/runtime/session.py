@@ -18,7 +18,6 @@ from tenonnx.runtime.binding import InputSpec, bind_dims, named_inputs, output_a
 from tenonnx.runtime.executable import Executable
 from tenonnx.runtime.paged import PagedInputs, TableSpec
 from tenonnx.runtime.preparation import Preparation
-from tenonnx.runtime.region import Regions
 from tenonnx.runtime.weights import Weights
 from tenonnx.shapes import SymMap, SymSequence, SymTensor
 from tenonnx.shapes.symbols import Symbol, pages_of
@@ -69,7 +68,6 @@ class Session:
         self._watched = list(prepared.packs.files.values())
         self._planner = prepared.planner
         self._weights = Weights(prepared.planner, prepared.root, self.threads, formats, prepared.packs)
-        self._regions = Regions(prepared.planner.index, self.threads)
         self._specs = self._input_specs()
         self._lock = threading.Lock()
         self._executables: OrderedDict[tuple[Any, ...], Executable] = OrderedDict()
@@ -297,7 +295,7 @@ class Session:
         foreign = next((step.label for step in steps if step.kernel is None), None)
         if foreign is not None and self._native_only:
             raise UnsupportedError(f'{foreign}: has no native kernel; engine="auto" lets onnxruntime run it')
-        made = Executable(plan, self._weights, self._regions, self.threads)
+        made = Executable(plan, self._weights, self._planner.index, self.threads)
         with self._lock:
             made = self._executables.setdefault(key, made)
             while len(self._executables) > _PLANS_KEPT:
