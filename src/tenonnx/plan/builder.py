@@ -142,6 +142,8 @@ class Builder:
         if isinstance(found, Value):
             return found
         with self.under(self._homes.get(name, ())):
+            if isinstance(found, Weight):  # and stays one: who reads it packed may come later
+                return self.once(("weight", name), lambda: self._unpacked(name, found))
             made = self._materialize(name, found)
         self.env[name] = made
         return made
@@ -163,16 +165,14 @@ class Builder:
         """Input ``index`` of a node, or None where it is absent."""
         return self.value(node.input[index]) if index < len(node.input) and node.input[index] else None
 
-    def _materialize(self, name: str, lazy: Lazy) -> Value:
+    def _materialize(self, name: str, lazy: CastOf | SwishOf) -> Value:
         if isinstance(lazy, CastOf):
             result = self.new(name, lazy.elem_type, lazy.source.dims)
             self.step("copy", f"Cast of {lazy.source.name}", [lazy.source], [result])
             return result
-        if isinstance(lazy, SwishOf):
-            result = self.new(name, lazy.source.elem_type, lazy.source.dims)
-            self.step("swish", f"Swish of {lazy.source.name}", [lazy.source], [result], floats=(lazy.alpha,), reuse=(0,))
-            return result
-        return self._unpacked(name, lazy)
+        result = self.new(name, lazy.source.elem_type, lazy.source.dims)
+        self.step("swish", f"Swish of {lazy.source.name}", [lazy.source], [result], floats=(lazy.alpha,), reuse=(0,))
+        return result
 
     def _unpacked(self, name: str, weight: Weight) -> Value:
         """The value of a weight: a plain tensor as it is stored, or a structured one decoded."""

@@ -8,6 +8,7 @@ from typing import Any
 from tenonnx.plan.draft import DraftStep, Owner, Value
 from tenonnx.plan.types import Storage, WeightKey
 
+ONCE = "once"  # the name of every such value; what tells it apart stands for the layout
 SMALL = 64 << 10  # bytes that a result may take, whatever it is made from; a larger one must be no larger than its sources
 
 _RANDOM = frozenset(
@@ -36,7 +37,7 @@ class Constants:
 
     def key(self, value: Value) -> WeightKey:
         """The name under which a session keeps a made value: equal in all plans that make it in the same way."""
-        return WeightKey(value.name, f"once.{self._keys[id(value.owner)]}")
+        return WeightKey(ONCE, self._keys[id(value.owner)])
 
     def _is_constant(self, step: DraftStep) -> bool:
         owners = [value.owner for value in step.outputs]

@@ -118,18 +118,19 @@ class Planner:
         kept = constants.kept(steps, results)
         if not kept:
             return steps, None
-        made, first = list(kept.values()), {id(step) for step in constants.steps}
+        first = {id(step) for step in constants.steps}
+        outputs = {constants.key(value).layout: value for value in kept.values()}  # of equal ones, one
+        made = list(outputs.values())
         for step in constants.steps:
             step.guards = ()
         for value in made:
             value.owner.storage = Storage.OUTPUT
         before = live([step for step in steps if step.is_check or id(step) in first], made)
         before = merged(ordered(before, builder.detach), made)
-        keys = {id(value): constants.key(value) for value in made}
-        plan = freeze(before, place(before), {}, {keys[id(value)].layout: value for value in made}, [], [])
+        plan = freeze(before, place(before), {}, outputs, [], [])
         verify(plan)
-        for value in made:
-            settle(value, keys[id(value)])
+        for value in kept.values():
+            settle(value, constants.key(value))
         unversioned([*results, *(value for step in steps for value in step.reads)])
         return live(steps, results), plan
 

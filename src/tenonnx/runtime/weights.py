@@ -79,6 +79,18 @@ class Weights:
             self._root.release()  # they were made from sources that the runs do not read
             return {key: self._made.setdefault(key, array) for key, array in arrays.items()}
 
+    def forget(self, keys: Iterable[WeightKey]) -> None:
+        """Let go of values that were read to make others, but for packed ones, which are there for all plans."""
+        with self._lock:
+            packed = {WeightKey(name, want.layout.name) for name, want in self._wanted.items()}
+            for key in set(keys) - packed:
+                self._arrays.pop(key, None)
+            self._place()
+
+    def _place(self) -> None:
+        self._in_order = sorted((extent(key.name, array) for key, array in self._arrays.items()), key=_begin)
+        self._furthest = list(accumulate((part.end for part in self._in_order), max))
+
     @property
     def nbytes(self) -> int:
         """Bytes that they take as kernels read them."""
