@@ -10,7 +10,7 @@
 What FOLDER lacks is made from the GGUF that `tenonnx pull smollm2-135m` fetches; that needs torch, transformers, accelerate,
 onnxscript, gguf, and onnxruntime-genai for int4 and fp32. `--make` ends there. Each model is converted to declared.onnx beside
 it. Then stock onnxruntime with the export, and tenonnx with the converted model, decode the same English text, each in a
-process of its own with 2 threads, taking turns (export_steps.py): milliseconds of a token behind 16 and 3,000 others, the
+process of its own with 2 threads, taking turns: milliseconds of a token behind 16 and 3,000 others, the
 logits' largest difference as a part of the largest logit of their row, and the peak of resident memory while decoding.
 """
 
@@ -23,15 +23,17 @@ import statistics
 import subprocess
 import sys
 import tempfile
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+from engines import Process
 
 OPSET = 23
 DEPTHS = (16, 3000)
-CHUNK = 500  # tokens of a prompt that one run takes
-STEPS = 10  # tokens that one process decodes in its turn
+THREADS = 2
+STEPS = 16  # tokens that one engine decodes in its turn
 
 
 def transformers_model(gguf: Path, folder: Path) -> None:
@@ -135,74 +137,38 @@ def tokens(folder: Path, count: int) -> list[int]:
     return found
 
 
-class Process:
-    """A process of export_steps.py."""
-
-    def __init__(self, engine: str, folder: Path, context: int, scratch: Path) -> None:
-        self._file = scratch / f"{engine}.npy"
-        script = str(Path(__file__).with_name("export_steps.py"))
-        command = [sys.executable, script, engine, str(folder), str(context)]
-        self._process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
-        self.load_ms = self._answer()
-
-    def _answer(self) -> Any:
-        return json.loads(self._process.stdout.readline()) if self._process.stdout else None
-
-    def ask(self, *words: str) -> Any:
-        if self._process.stdin:
-            print(*words, sep="\t", file=self._process.stdin, flush=True)
-        return self._answer()
-
-    def run(self, command: str, ids: list[int]) -> tuple[list[float], np.ndarray]:
-        """Milliseconds, and logits [runs, vocabulary]."""
-        return self.ask(command, json.dumps(ids), str(self._file)), np.load(self._file)
-
-    def close(self) -> None:
-        self._process.communicate()
-
-
 def measured(folder: Path, rounds: int) -> dict[str, Any]:
     """Both engines on one export, in turns."""
-    longest = max(DEPTHS) + rounds * STEPS
-    ids = tokens(folder, longest)
-    with tempfile.TemporaryDirectory() as scratch:
-        engines = {name: Process(name, folder, longest, Path(scratch)) for name in ("onnxruntime", "tenonnx")}
-        found: dict[str, Any] = {"load_ms": {name: engine.load_ms for name, engine in engines.items()}}
+    context = max(DEPTHS) + STEPS
+    ids = tokens(folder, context)
+    models = {"onnxruntime": folder / "model.onnx", "tenonnx": folder / "declared.onnx"}
+    with ExitStack() as stack:
+        scratch = Path(stack.enter_context(tempfile.TemporaryDirectory()))
+        engines = {kind: stack.enter_context(Process(kind, model, THREADS, context)) for kind, model in models.items()}
+        found: dict[str, Any] = {"load_ms": {kind: round(engine.loaded["load"] * 1e3) for kind, engine in engines.items()}}
         for depth in DEPTHS:
-            found[str(depth)] = _at(engines, ids, depth, rounds)
-        for engine in engines.values():
-            engine.close()
+            found[str(depth)] = _at(engines, ids[: depth + STEPS], depth, rounds, scratch / "logits.npy")
     return found
 
 
-def _at(engines: dict[str, Process], ids: list[int], depth: int, rounds: int) -> dict[str, Any]:
-    times: dict[str, list[float]] = {name: [] for name in engines}
-    differences: list[float] = []
-
-    def both(command: str, part: list[int]) -> None:
-        made = {name: engine.run(command, part) for name, engine in engines.items()}
-        for name, (spent, _) in made.items():
-            times[name] += spent if command == "step" else []
-        theirs, ours = made["onnxruntime"][1], made["tenonnx"][1]
-        differences.append(float((np.abs(theirs - ours).max(1) / np.abs(theirs).max(1)).max()))
-
-    for engine in engines.values():
-        engine.ask("reset")
-    for begin in range(0, depth, CHUNK):
-        both("feed", ids[begin : min(begin + CHUNK, depth)])
-    for engine in engines.values():
-        engine.run("step", ids[depth : depth + 1])
-        engine.ask("peak")
-    for turn in range(rounds):
-        begin = depth + turn * STEPS + 1
-        both("step", ids[begin : begin + STEPS][: len(ids) - begin])
-    memory = {name: engine.ask("peak") for name, engine in engines.items()}
-    medians = {name: round(statistics.median(spent), 2) for name, spent in times.items()}
+def _at(engines: dict[str, Process], ids: list[int], depth: int, rounds: int, scratch: Path) -> dict[str, Any]:
+    rows: dict[str, np.ndarray] = {}
+    times: dict[str, list[float]] = {kind: [] for kind in engines}
+    for kind, engine in engines.items():
+        engine("each", ids, str(scratch), depth)
+        rows[kind] = np.load(scratch)
+        engine("decode", depth, STEPS)
+        engine("peak")
+    for _ in range(rounds):
+        for kind, engine in engines.items():
+            times[kind].append(1e3 / engine("decode", depth, STEPS))
+    theirs, ours = rows["onnxruntime"], rows["tenonnx"]
+    medians = {kind: round(statistics.median(spent), 2) for kind, spent in times.items()}
     return {
         "step_ms": medians,
         "ratio": round(medians["onnxruntime"] / medians["tenonnx"], 2),
-        "difference": max(differences),
-        "peak_mb": {name: round(part["peak"] / 1e6) for name, part in memory.items()},
+        "difference": float((np.abs(theirs - ours).max(1) / np.abs(theirs).max(1)).max()),
+        "peak_mb": {kind: round(engine("peak") / 1e6) for kind, engine in engines.items()},
     }
 
 
