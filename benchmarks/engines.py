@@ -194,7 +194,8 @@ class Onnxruntime(Engine):
         binding.bind_output("logits", "cpu")
         self.session.run_with_iobinding(binding)
         *presents, self.result = binding.get_outputs()  # in the order of binding
-        self.held = dict(zip(self.presents, presents, strict=True))
+        if not self.shared:
+            self.held = dict(zip(self.presents, presents, strict=True))
 
     def cut(self, length: int) -> None:
         self.end = length
