@@ -9,7 +9,7 @@ from typing import Any
 
 from tenonnx.errors import CheckError
 from tenonnx.layouts import layout_for
-from tenonnx.plan import decoder, elementwise, movement, paged
+from tenonnx.plan import contrib, decoder, elementwise, movement, paged
 from tenonnx.plan.builder import Builder, Weight
 from tenonnx.plan.constants import Constants, settle, unversioned
 from tenonnx.plan.control import FLOW_RULES
@@ -140,8 +140,8 @@ class Planner:
             return
         standard = node.domain in ("", "ai.onnx") and self._opset >= _OLDEST_OPSET
         rules = _DOMAIN_RULES if node.domain == DOMAIN else _RULES if standard else {}
-        rule = rules.get(node.op_type)
-        if rule is not None and standard:
+        rule = contrib.RULES.get((node.domain, node.op_type)) or rules.get(node.op_type)
+        if rule is not None and standard and node.op_type in _RULES:
             self._check_ports(position, node)
         if rule is None or not rule(builder, node):
             foreign(builder, position, node)
