@@ -9,9 +9,9 @@ import onnx
 import onnxruntime
 import pytest
 
-from tenonnx import CapacityError, Session, writable
+from tenonnx import CapacityError, Session, plan, writable
 from tenonnx.errors import BindingError
-from tests.models import FLOAT, Graph
+from tests.models import FLOAT, Graph, declare
 
 RANDOM = np.random.default_rng(0)
 INT32 = 6
@@ -167,3 +167,20 @@ def test_what_no_kernel_has_is_left_to_onnxruntime(change: dict[str, int]) -> No
         feeds = {"q": numbers(1, 1, 8 * SIZE), "seqlens": np.array([0], np.int32), "total": np.array(1, np.int32)}
         caches = {name: writable(np.zeros((1, 2, CAPACITY, SIZE), np.float32)) for name in ("past_key", "past_value")}
         Session(g.model, engine="native").run({**feeds, **caches})
+
+
+def test_a_graph_with_others_of_its_operators_is_left_to_onnxruntime_whole() -> None:
+    """Norms between products of packed codes, say, stay in one region with them."""
+    g = contrib()
+    g.input("x", FLOAT, [2, "n", 33])
+    g.constant("scale", numbers(33))
+    g.node("SkipSimplifiedLayerNormalization", ["x", "x", "scale"], "normed", domain="com.microsoft", epsilon=1e-5)
+    g.node("QuickGelu", ["normed"], "active", domain="com.microsoft", alpha=1.5)
+    g.node("SkipSimplifiedLayerNormalization", ["active", "x", "scale"], "y", domain="com.microsoft", epsilon=1e-5)
+    for name in ("normed", "active"):
+        declare(g.body.value_info.add(name=name), FLOAT, [2, "n", 33])
+    g.output("y", FLOAT, [2, "n", 33])
+    found = plan(g.model, {"n": 3})
+    assert [step.kernel for step in found.steps] == [None]
+    feeds = {"x": numbers(2, 3, 33)}
+    np.testing.assert_array_equal(Session(g.model).run(feeds)["y"], in_onnxruntime(g.model, feeds)["y"])

@@ -16,7 +16,7 @@ from tenonnx.plan.builder import FLOAT, INT32, INT64, Builder, identity
 from tenonnx.plan.decoder import rms_norm
 from tenonnx.plan.draft import DraftStep, Value
 from tenonnx.plan.inplace import shifted, updated
-from tenonnx.schema.graph import attributes
+from tenonnx.schema.graph import Scope, attributes
 
 # Inputs of GroupQueryAttention, and the values of those attributes that no kernel has otherwise.
 _QUERY, _KEY, _VALUE, _PAST_KEY, _PAST_VALUE, _SEQLENS, _COS, _SIN, _FURTHER = 0, 1, 2, 3, 4, 5, 7, 8, 9
@@ -148,8 +148,17 @@ def _rotated(builder: Builder, label: str, value: Value, angles: tuple[Value, Va
     return result
 
 
-RULES: dict[tuple[str, str], Callable[[Builder, Any], bool]] = {
+Rules = dict[tuple[str, str], Callable[[Builder, Any], bool]]
+RULES: Rules = {
     ("", "SimplifiedLayerNormalization"): simplified_norm,
     ("com.microsoft", "SkipSimplifiedLayerNormalization"): skip_norm,
     ("com.microsoft", "GroupQueryAttention"): group_query_attention,
 }
+
+
+def rules(scope: Scope) -> Rules:
+    """The rules of a graph whose operators of onnxruntime's own all have one, else none: native steps would cut into pieces
+    what it runs as a whole, each with memory of its own.
+    """
+    own = {(node.domain, node.op_type) for node in scope.nodes if node.domain == "com.microsoft"}
+    return RULES if own <= RULES.keys() else {}

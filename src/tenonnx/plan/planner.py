@@ -46,6 +46,7 @@ class Planner:
         self._opset = min((entry.version for entry in model.opset_import if entry.domain in ("", "ai.onnx")), default=0)
         self.formats: dict[str, str] = {}  # of initializers that may be packed, where the catalogue knows them
         self.weights = self._weights()
+        self._contrib = contrib.rules(self.index.main)
         self._lock = threading.Lock()
 
     def _weights(self) -> dict[str, Weight]:
@@ -140,7 +141,7 @@ class Planner:
             return
         standard = node.domain in ("", "ai.onnx") and self._opset >= _OLDEST_OPSET
         rules = _DOMAIN_RULES if node.domain == DOMAIN else _RULES if standard else {}
-        rule = contrib.RULES.get((node.domain, node.op_type)) or rules.get(node.op_type)
+        rule = self._contrib.get((node.domain, node.op_type)) or rules.get(node.op_type)
         if rule is not None and standard and node.op_type in _RULES:
             self._check_ports(position, node)
         if rule is None or not rule(builder, node):
