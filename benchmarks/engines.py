@@ -61,11 +61,13 @@ class Engine(ABC):
         self._rewind(depth)
         return count / self.extend(count, 1)
 
-    def each(self, ids: list[int]) -> np.ndarray:
-        """FLOAT[n, vocab]: logits after each of the tokens, fed one by one."""
+    def each(self, ids: list[int], depth: int = 0) -> np.ndarray:
+        """FLOAT[n, vocab]: logits after each of the tokens behind ``depth`` others, fed one by one."""
         self._rewind(0)
+        for first in range(0, depth, BATCH):
+            self.feed(np.array(ids[first : min(first + BATCH, depth)]))
         rows = []
-        for token in ids:
+        for token in ids[depth:]:
             self.feed(np.array([token]))
             rows.append(np.array(self.logits(), np.float32).ravel())
         self.length = len(ids)
@@ -87,17 +89,19 @@ class Tenonnx(Engine):
         else:
             self.session = Session(path, threads=threads)
         self.cache = self.session.new_cache(context=context)
+        self.mask = np.ones((1, context), np.int64)
 
     def feed(self, ids: np.ndarray) -> None:
         places = np.arange(self.cache.length, self.cache.length + ids.size)
         inputs = {"input_ids": ids[None], "position_ids": places[None], "logit_rows": np.array([ids.size - 1])}
-        self.results = self.session.run(inputs, cache=self.cache)
+        inputs["attention_mask"] = self.mask
+        self.results = self.session.run({name: inputs[name] for name in inputs if name in self.session.inputs}, cache=self.cache)
 
     def cut(self, length: int) -> None:
         self.cache.truncate(length)
 
     def logits(self) -> np.ndarray:
-        return np.asarray(self.results["logits"])
+        return np.asarray(self.results["logits"])[0, -1]
 
 
 class LlamaCpp(Engine):
@@ -148,8 +152,72 @@ class Genai(Engine):
         return np.asarray(self.generator.get_logits())
 
 
-KINDS: dict[str, Callable[[str, int, int], Engine]] = {"tenonnx": Tenonnx, "llama.cpp": LlamaCpp, "genai": Genai}
-_IMPORTS = {"tenonnx": ["tenonnx.runtime", "tenonnx.convert"], "llama.cpp": ["llama_cpp"], "genai": ["onnxruntime_genai"]}
+class Onnxruntime(Engine):
+    """An export as it is, with as few copies as onnxruntime's interface admits.
+
+    What grows by Concat goes from an output to the next input as it is; a cache that an operator shares is bound to both.
+    """
+
+    def __init__(self, path: str, threads: int, context: int) -> None:
+        import onnxruntime
+
+        options = onnxruntime.SessionOptions()
+        options.intra_op_num_threads = threads
+        self.session = onnxruntime.InferenceSession(path, options, providers=["CPUExecutionProvider"])
+        self.value = onnxruntime.OrtValue.ortvalue_from_numpy
+        inputs = {value.name: value for value in self.session.get_inputs()}
+        self.names = inputs.keys()
+        self.presents = {name: name.replace("past_key_values", "present") for name in inputs if name.startswith("past")}
+        config = Path(path).with_name("genai_config.json")
+        self.shared = config.exists()
+        size = json.loads(config.read_text())["model"]["decoder"]["head_size"] if self.shared else None
+        dims = {name: inputs[name].shape for name in self.presents}
+        rows = context if self.shared else 0
+        self.held = {
+            name: self.value(np.zeros((1, heads, rows, size or head), np.float32)) for name, (_, heads, _, head) in dims.items()
+        }
+        self.end = 0
+
+    def feed(self, ids: np.ndarray) -> None:
+        begin, self.end = self.end, self.end + ids.size
+        inputs = {"input_ids": ids[None], "attention_mask": np.ones((1, self.end), np.int64)}
+        inputs["position_ids"] = np.arange(begin, self.end)[None]
+        binding = self.session.io_binding()
+        for name in inputs.keys() & self.names:
+            binding.bind_cpu_input(name, inputs[name])
+        for past, present in self.presents.items():
+            binding.bind_ortvalue_input(past, self.held[past])
+            if self.shared:
+                binding.bind_ortvalue_output(present, self.held[past])
+            else:
+                binding.bind_output(present, "cpu")
+        binding.bind_output("logits", "cpu")
+        self.session.run_with_iobinding(binding)
+        *presents, self.result = binding.get_outputs()  # in the order of binding
+        if not self.shared:
+            self.held = dict(zip(self.presents, presents, strict=True))
+
+    def cut(self, length: int) -> None:
+        self.end = length
+        for name in [] if self.shared else [*self.held]:  # one after the other, so that memory never holds all twice
+            self.held[name] = self.value(self.held[name].numpy()[:, :, :length].copy())
+
+    def logits(self) -> np.ndarray:
+        return np.asarray(self.result.numpy()[0, -1])
+
+
+KINDS: dict[str, Callable[[str, int, int], Engine]] = {
+    "tenonnx": Tenonnx,
+    "llama.cpp": LlamaCpp,
+    "genai": Genai,
+    "onnxruntime": Onnxruntime,
+}
+_IMPORTS = {
+    "tenonnx": ["tenonnx.runtime", "tenonnx.convert"],
+    "llama.cpp": ["llama_cpp"],
+    "genai": ["onnxruntime_genai"],
+    "onnxruntime": ["onnxruntime"],
+}
 
 
 def serve(kind: str, path: str, threads: int, context: int) -> None:
@@ -170,12 +238,22 @@ def serve(kind: str, path: str, threads: int, context: int) -> None:
         method, *arguments = json.loads(line)
         if method == "rss":
             _answer(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024)
+        elif method == "peak":
+            _answer(_peak())
         elif method == "each":
-            ids, target = arguments
-            np.save(target, engine.each(ids))
+            ids, target, *depth = arguments
+            np.save(target, engine.each(ids, *depth))
             _answer(None)
         else:
             _answer(getattr(engine, method)(*arguments))
+
+
+def _peak() -> int:
+    """Bytes resident at most since this was last asked."""
+    with open("/proc/self/status") as status:
+        found = next(int(line.split()[1]) * 1024 for line in status if line.startswith("VmHWM"))
+    Path("/proc/self/clear_refs").write_text("5")
+    return found
 
 
 def _answer(value: Any) -> None:

@@ -1,25 +1,39 @@
-"""Make the ONNX models that people have of SmolLM2-135M-Instruct, for `tenonnx convert`.
+"""The ONNX models that people have of SmolLM2-135M-Instruct: made, converted and measured against stock onnxruntime.
 
-    python benchmarks/exports.py FOLDER [dynamo] [int4] [fp32]
-
-Needs, beside tenonnx: torch, transformers, accelerate, onnxscript, gguf, and onnxruntime-genai for int4 and fp32.
-Everything is made from the GGUF that `tenonnx pull smollm2-135m` fetches.
+    python benchmarks/exports.py FOLDER [dynamo] [int4] [fp32] [--make] [--rounds N] [--json FILE]
 
     FOLDER/hf/           the transformers model, weights decoded to float32, with its tokenizer
     FOLDER/dynamo/       torch.onnx.export(dynamo=True) at opset 23: input_ids, attention_mask, position_ids and
                          past_key_values.N.key / .value in, logits and present.N.key / .value out; the tokenizer beside
     FOLDER/int4, fp32/   what onnxruntime-genai's builder makes
+
+What FOLDER lacks is made from the GGUF that `tenonnx pull smollm2-135m` fetches; that needs torch, transformers, accelerate,
+onnxscript, gguf, and onnxruntime-genai for int4 and fp32. `--make` ends there. Each model is converted to declared.onnx beside
+it. Then stock onnxruntime with the export, and tenonnx with the converted model, decode the same English text, each in a
+process of its own with 2 threads, taking turns: milliseconds of a token behind 16 and 3,000 others, the
+logits' largest difference as a part of the largest logit of their row, and the peak of resident memory while decoding.
 """
 
 from __future__ import annotations
 
+import argparse
+import json
 import shutil
+import statistics
 import subprocess
 import sys
+import tempfile
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+from engines import Process
+
 OPSET = 23
+DEPTHS = (16, 3000)
+THREADS = 2
+STEPS = 16  # tokens that one engine decodes in its turn
 
 
 def transformers_model(gguf: Path, folder: Path) -> None:
@@ -88,21 +102,101 @@ def genai(source: Path, out: Path, precision: str) -> None:
     subprocess.run([sys.executable, *map(str, command), "--extra_options", "hf_token=false"], check=True)
 
 
-def main(folder: Path, kinds: list[str]) -> None:
+def make(folder: Path, kinds: list[str]) -> None:
     """Make the models of ``kinds`` that are not there yet."""
     source = folder / "hf"
-    if not source.exists():
-        from tenonnx import text
-
-        transformers_model(Path(text.known("smollm2-135m").path), source)
     for kind in kinds:
-        if (folder / kind).exists():
+        if (folder / kind / "model.onnx").exists():
             continue
+        if not source.exists():
+            from tenonnx import text
+
+            transformers_model(Path(text.known("smollm2-135m").path), source)
         if kind == "dynamo":
             dynamo(source, folder / kind)
         else:
             genai(source, folder / kind, kind)
 
 
+def convert(folder: Path) -> None:
+    """declared.onnx beside an export, as `tenonnx convert` writes it."""
+    from tenonnx import convert
+
+    source = folder if (folder / "genai_config.json").exists() else folder / "model.onnx"
+    convert.convert(source, folder / "declared.onnx")
+
+
+def tokens(folder: Path, count: int) -> list[int]:
+    """The first tokens of this project's documents."""
+    from tenonnx import load, text
+
+    documents = sorted((Path(__file__).parents[1] / "docs").glob("*.md"))
+    metadata = {entry.key: entry.value for entry in load(folder / "declared.onnx").metadata_props}
+    tokenizer = text.Tokenizer.from_metadata(metadata)
+    found: list[int] = tokenizer.encode("\n".join(path.read_text() for path in documents))[:count]
+    return found
+
+
+def measured(folder: Path, rounds: int) -> dict[str, Any]:
+    """Both engines on one export, in turns."""
+    context = max(DEPTHS) + STEPS
+    ids = tokens(folder, context)
+    models = {"onnxruntime": folder / "model.onnx", "tenonnx": folder / "declared.onnx"}
+    with ExitStack() as stack:
+        scratch = Path(stack.enter_context(tempfile.TemporaryDirectory()))
+        engines = {kind: stack.enter_context(Process(kind, model, THREADS, context)) for kind, model in models.items()}
+        found: dict[str, Any] = {"load_ms": {kind: round(engine.loaded["load"] * 1e3) for kind, engine in engines.items()}}
+        for depth in DEPTHS:
+            found[str(depth)] = _at(engines, ids[: depth + STEPS], depth, rounds, scratch / "logits.npy")
+    return found
+
+
+def _at(engines: dict[str, Process], ids: list[int], depth: int, rounds: int, scratch: Path) -> dict[str, Any]:
+    rows: dict[str, np.ndarray] = {}
+    times: dict[str, list[float]] = {kind: [] for kind in engines}
+    for kind, engine in engines.items():
+        engine("each", ids, str(scratch), depth)
+        rows[kind] = np.load(scratch)
+        engine("decode", depth, STEPS)
+        engine("peak")
+    for _ in range(rounds):
+        for kind, engine in engines.items():
+            times[kind].append(1e3 / engine("decode", depth, STEPS))
+    theirs, ours = rows["onnxruntime"], rows["tenonnx"]
+    medians = {kind: round(statistics.median(spent), 2) for kind, spent in times.items()}
+    return {
+        "step_ms": medians,
+        "ratio": round(medians["onnxruntime"] / medians["tenonnx"], 2),
+        "difference": float((np.abs(theirs - ours).max(1) / np.abs(theirs).max(1)).max()),
+        "peak_mb": {kind: round(engine("peak") / 1e6) for kind, engine in engines.items()},
+    }
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("folder", type=Path)
+    parser.add_argument("kinds", nargs="*", metavar="KIND", default=["dynamo", "int4", "fp32"])
+    parser.add_argument("--make", action="store_true", help="make the models, and measure nothing")
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--json", type=Path)
+    args = parser.parse_args()
+    make(args.folder, args.kinds)
+    if args.make:
+        return
+    figures = {}
+    print("                onnxruntime  tenonnx         largest     peak MB    peak MB   load ms    load ms")
+    print("model    cached          ms       ms  ratio  difference      theirs       ours    theirs       ours")
+    for kind in args.kinds:
+        convert(args.folder / kind)
+        figures[kind] = measured(args.folder / kind, args.rounds)
+        for depth in DEPTHS:
+            row = figures[kind][str(depth)]
+            cells = [*row["peak_mb"].values(), *figures[kind]["load_ms"].values()]
+            print(f"{kind:8s} {depth:6d}", "{:11.1f} {:8.1f}".format(*row["step_ms"].values()), f"{row['ratio']:6.2f}", end=" ")
+            print(f"{row['difference']:11.1e}", "{:11d} {:10d} {:9.0f} {:10.0f}".format(*cells), flush=True)
+    if args.json:
+        args.json.write_text(json.dumps(figures, indent=2))
+
+
 if __name__ == "__main__":
-    main(Path(sys.argv[1]), sys.argv[2:] or ["dynamo", "int4", "fp32"])
+    main()

@@ -128,10 +128,54 @@ struct Plain {
   static void add(byte* at, int row, const byte* value) { std::memcpy(at + Bytes * row, value, Bytes); }
 };
 
+// Floats of a matrix that is stored as its transpose [K, N]: some of its rows, which are columns [first, first + count) of
+// the packed matrix, so that a large one is packed by parts. One task is a strip of groups.
+constexpr int64_t kStrip = 16;
+
+template <int Bytes>
+std::string validate_columns(const Args& a) {
+  std::string problem = check_counts(a, 1, 1, 4);
+  if (!problem.empty()) return problem;
+  const int64_t n = a.ints[0], k = a.ints[1], first = a.ints[2], count = a.ints[3];
+  problem = check_bytes("packed", a.out[0], Plain<Bytes>::packed, n, k);
+  if (problem.empty()) problem = check_bytes("source", a.in[0], Plain<Bytes>::source, count, n);
+  if (problem.empty() && (first < 0 || first > k - count))
+    problem = text("columns %lld to %lld are not in a matrix of %lld", (long long)first, (long long)(first + count), (long long)k);
+  return problem;
+}
+
+int64_t column_tasks(const Args& a) {
+  return a.ints[3] == 0 ? 0 : (a.ints[0] + kStrip * kGroup - 1) / (kStrip * kGroup);
+}
+
+template <int Bytes>
+void run_columns(const Args& a, int64_t begin, int64_t end) {
+  const int64_t n = a.ints[0], k = a.ints[1], first = a.ints[2], count = a.ints[3], whole = n / kGroup;
+  const size_t left = size_t(n % kGroup * Bytes);
+  for (int64_t strip = begin; strip < end; ++strip) {
+    const int64_t from = strip * kStrip, to = from + kStrip < whole ? from + kStrip : whole;
+    for (int64_t column = 0; column < count; ++column) {
+      const byte* source = a.in[0].data + column * n * Bytes;
+      byte* packed = a.out[0].data + (first + column) * kGroup * Bytes;
+      for (int64_t group = from; group < to; ++group)
+        std::memcpy(packed + group * k * kGroup * Bytes, source + group * kGroup * Bytes, kGroup * Bytes);
+      if (left == 0 || strip != whole / kStrip) continue;
+      byte* last = packed + whole * k * kGroup * Bytes;
+      std::memset(last, 0, kGroup * Bytes);
+      std::memcpy(last, source + whole * kGroup * Bytes, left);
+    }
+  }
+}
+
+template <int Bytes>
+constexpr Kernel column_packer(const char* name) {
+  return {name, validate_columns<Bytes>, column_tasks, run_columns<Bytes>};
+}
+
 }  // namespace
 
 KernelTable pack_table() {
-  // in: source UINT8 [bytes], out: packed UINT8 [bytes], ints: N, K
+  // in: source UINT8 [bytes], out: packed UINT8 [bytes], ints: N, K; those from columns: N, K, first column, count
   static const Kernel kernels[] = {
       packer<Copied<Q4, 4>>("pack_q4_from_Q4_0"),     packer<Copied<Q4M, 4>>("pack_q4m_from_Q4_1"),
       packer<FiveBits<Q5>>("pack_q5_from_Q5_0"),      packer<FiveBits<Q5M>>("pack_q5m_from_Q5_1"),
@@ -141,7 +185,8 @@ KernelTable pack_table() {
       packer<Int4<64>>("pack_g4_64_from_INT4_64"),    packer<Int8<64>>("pack_g8_64_from_INT8_64"),
       packer<Int4<128>>("pack_g4_128_from_INT4_128"), packer<Int8<128>>("pack_g8_128_from_INT8_128"),
       packer<Plain<2>>("pack_f16_from_F16"),          packer<Plain<2>>("pack_bf16_from_BF16"),
-      packer<Plain<4>>("pack_f32_from_F32"),
+      packer<Plain<4>>("pack_f32_from_F32"),          column_packer<2>("pack_f16_from_F16_columns"),
+      column_packer<2>("pack_bf16_from_BF16_columns"), column_packer<4>("pack_f32_from_F32_columns"),
   };
   return {kernels, sizeof kernels / sizeof *kernels};
 }

@@ -25,9 +25,10 @@ class RenamedSession:
 
     def run(self, feeds: dict, out: dict | None = None, cache: Any = None) -> dict:
         assert set(feeds) == {"ids", "mask"}
-        assert out is None  # the number of rows differs between prompt and step
         self.masks.append(feeds["mask"])
         count = feeds["ids"].shape[1]
+        # The number of rows differs between prompt and step: an array of another number would be refused.
+        assert out is None or out["scores"].shape[1] == count
         positions = np.arange(cache.length, cache.length + count)[None]
         last = self.inner.run(
             {"input_ids": feeds["ids"], "position_ids": positions, "logit_rows": np.array([count - 1])}, cache=cache

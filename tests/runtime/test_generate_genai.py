@@ -61,14 +61,24 @@ def test_generate_takes_the_tokenizer_and_the_end_of_the_folder(tmp_path: Path) 
     assert made.extra_cache_bytes == 0
 
 
-def test_prompt_and_steps_share_one_region_and_one_onnxruntime_session(tmp_path: Path) -> None:
-    """Weights that onnxruntime lays out for itself exist once, and no elementwise operator cuts the model in two."""
+def with_an_operator_of_onnxruntime_alone() -> onnx.ModelProto:
+    """Behind the layers a Mul and a QuickGelu, which has no native kernel."""
     stock = gqa_model()
-    for number, node in enumerate(stock.graph.node):
-        if node.op_type == "MatMul" and node.output[0] == "logits":
-            node.input[0] = "x.squared"
-            stock.graph.node.insert(number, onnx.helper.make_node("Mul", [f"x.{LAYERS}"] * 2, ["x.squared"]))
-            break
+    last = stock.graph.node[-1]
+    last.input[0] = "active"
+    square = onnx.helper.make_node("Mul", [f"x.{LAYERS}"] * 2, ["squared"])
+    active = onnx.helper.make_node("QuickGelu", ["squared"], ["active"], domain="com.microsoft")
+    for node in (square, active):
+        stock.graph.node.insert(len(stock.graph.node) - 1, node)
+    hidden = next(value for value in stock.graph.value_info if value.name == "x.0")
+    stock.graph.value_info.add().CopyFrom(hidden)
+    stock.graph.value_info[-1].name = "active"
+    return stock
+
+
+def test_prompt_and_steps_share_one_region_and_one_onnxruntime_session(tmp_path: Path) -> None:
+    """Weights that onnxruntime lays out for itself exist once, and no operator with a kernel cuts the layers in two."""
+    stock = with_an_operator_of_onnxruntime_alone()
     model = text.load_model(write(tmp_path, stock))
     context = Context(model, 32)
     for tokens in (PROMPT, [2], [3, 4]):

@@ -12,7 +12,8 @@ _TAKE_ROWS = """
   padded = Reshape(values, padded_shape)
   first_row = Constant<value_ints = [0]>()
   last_row = Constant<value_ints = [{rows}]>()
-  decoded = Slice(padded, first_row, last_row, first_row)
+  taken = Slice(padded, first_row, last_row, first_row)
+  decoded = {source}(taken)
 }}"""
 _FLOATS = """({name}) => (decoded) {{
   wide = Cast<to = 1>({name})
@@ -27,6 +28,7 @@ class Sizes(NamedTuple):
     groups: int
     blocks: int
     subs: int
+    columns_first: bool = False  # whether the source is stored as [columns, rows]
 
     @property
     def padded(self) -> int:
@@ -54,7 +56,9 @@ def name_of(leaf: Leaf) -> str:
 
 def decoder_text(node: Node, sizes: Sizes, kind: Kind | None) -> str:
     """The decoder of a matrix of groups of 8 rows; ``kind`` None stands for plain floats."""
-    take_rows = _TAKE_ROWS.format(padded=sizes.padded, columns=sizes.columns, rows=sizes.rows)
+    take_rows = _TAKE_ROWS.format(
+        padded=sizes.padded, columns=sizes.columns, rows=sizes.rows, source="Transpose" if sizes.columns_first else "Identity"
+    )
     inputs = [name_of(leaf) for leaf in leaves(node)]
     if kind is None:
         return _FLOATS.format(name=inputs[0]) + take_rows

@@ -136,9 +136,9 @@ def storable(layout: Layout) -> bool:
     return layout.name in FLOATS or _type(layout) is not None or lookup_types.known(layout)
 
 
-def identity(layout: Layout) -> str:
-    """Name and version: what has to be equal for a stored pack to be used."""
-    return f"{layout.name}.{layout.version}"
+def identity(layout: Layout, columns_first: bool = False) -> str:
+    """Name and version, and whether the source is the matrix's transpose: what a stored pack must have to be used."""
+    return f"{layout.name}.{layout.version}" + (".transposed" if columns_first else "")
 
 
 @cache
@@ -152,15 +152,17 @@ def node(layout: Layout, rows: int, columns: int) -> Node:
 
 
 @cache
-def declaration(layout: Layout, rows: int, columns: int) -> bytes:
-    """The serialized StructTypeProto of a packed [rows, columns] matrix, decoder included."""
-    declared = to_proto(node(layout, rows, columns), f"tenonnx.{identity(layout)}[{rows}, {columns}]")
-    declared.decoder.CopyFrom(functions.parse("decode", _decoder(layout, rows, columns)))
+def declaration(layout: Layout, rows: int, columns: int, columns_first: bool = False) -> bytes:
+    """The serialized StructTypeProto of a packed [rows, columns] matrix; its decoder gives the source, which is
+    [columns, rows] with ``columns_first``.
+    """
+    declared = to_proto(node(layout, rows, columns), f"tenonnx.{identity(layout, columns_first)}[{rows}, {columns}]")
+    declared.decoder.CopyFrom(functions.parse("decode", _decoder(layout, rows, columns, columns_first)))
     return bytes(declared.SerializeToString(deterministic=True))
 
 
-def _decoder(layout: Layout, rows: int, columns: int) -> str:
-    sizes = Sizes(rows, columns, -(-rows // ROWS), columns // layout.columns, layout.columns // SUB)
+def _decoder(layout: Layout, rows: int, columns: int, columns_first: bool) -> str:
+    sizes = Sizes(rows, columns, -(-rows // ROWS), columns // layout.columns, layout.columns // SUB, columns_first)
     if lookup_types.known(layout):
         return lookup_types.decoder(layout, sizes)
     kind = _type(layout)

@@ -34,11 +34,16 @@ Kind = Literal["hit", "usable", "miss", "damaged"]
 
 
 class Wanted(NamedTuple):
-    """A weight as kernels read it: a layout, and its [rows, columns]."""
+    """A weight as kernels read it: a layout, and its [rows, columns]; the source may be stored as [columns, rows]."""
 
     layout: Layout
     rows: int
     columns: int
+    columns_first: bool = False
+
+    @property
+    def identity(self) -> str:
+        return layout_types.identity(self.layout, self.columns_first)
 
     @property
     def nbytes(self) -> int:
@@ -184,7 +189,7 @@ class Matcher:
     def type_is_recognized(self, entry: Any) -> None:
         """Its type is that of the wanted layout and shape, and its payload as long as that says."""
         wanted = self.wanted[entry.source_name]
-        expected = layout_types.identity(wanted.layout)
+        expected = wanted.identity
         found = metadata(entry).get(LAYOUT)
         if found != expected:
             raise Rejected("miss", f"its layout is {found}, this runtime reads {expected}")
@@ -215,7 +220,7 @@ class Matcher:
 
     def _seal_header(self, entry: Any) -> bytes:
         want = self.wanted[entry.source_name]
-        return seal_header(entry.source_digest, layout_types.identity(want.layout), want.rows, want.columns)
+        return seal_header(entry.source_digest, want.identity, want.rows, want.columns)
 
     def _node(self, value: Any) -> Node:
         key = value.type if value.type != INLINE else value.struct_type.SerializeToString(deterministic=True)

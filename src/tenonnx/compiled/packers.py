@@ -2,32 +2,63 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import numpy as np
 
 from tenonnx import dtypes
 from tenonnx._native import Buffer, run_kernel
 from tenonnx.compiled.load import Wanted
 from tenonnx.layouts import mapping, packer
-from tenonnx.plan import Planner
+from tenonnx.plan import Planner, Weight
 from tenonnx.structs import catalogue
+
+_PART = 8 << 20  # bytes of a payload that are packed at once
 
 
 def wanted(planner: Planner) -> dict[str, Wanted]:
     """The weights that some node of the model reads packed, by the name of their initializer."""
-    return {name: Wanted(weight.layout, *weight.shape) for name, weight in planner.packed().items() if weight.layout is not None}
+    found = {name: as_packed(weight) for name, weight in planner.packed().items()}
+    return {name: want for name, want in found.items() if want is not None}
 
 
-def pack(payload: np.ndarray, format_name: str, want: Wanted, threads: int) -> np.ndarray:
-    """UINT8[want.nbytes]: blocks of a known format, UINT8[n], in the layout that kernels read."""
+def as_packed(weight: Weight) -> Wanted | None:
+    """A weight as kernels read it; None where no kernel reads it packed."""
+    if weight.layout is None:
+        return None
+    rows, columns = weight.shape
+    return Wanted(weight.layout, rows, columns, weight.columns_first)
+
+
+def pack(
+    payload: np.ndarray, format_name: str, want: Wanted, threads: int, release: Callable[[], object] = lambda: None
+) -> np.ndarray:
+    """UINT8[want.nbytes]: blocks of a known format, UINT8[n], in the layout that kernels read.
+
+    A large payload is read in parts, after each of which ``release`` may give back the memory of what was read.
+    """
     packed: np.ndarray = Buffer(want.nbytes, "weight").array()
-    generic = mapping(format_name)
-    parts: tuple[np.ndarray | None, ...] = (payload.reshape(-1),)
+    payload, generic = payload.reshape(-1), mapping(format_name)
     if generic is not None:
         parts = generic.operands(catalogue[format_name], payload, (want.rows, want.columns))
-    sources = [None if part is None else _tensor(part) for part in parts]
-    run_kernel(
-        packer(format_name), sources, [_tensor(packed)], [want.rows, want.columns, *want.layout.arguments], threads=threads
-    )
+        sources = [None if part is None else _tensor(part) for part in parts]
+        ints = [want.rows, want.columns, *want.layout.arguments]
+        run_kernel(packer(format_name), sources, [_tensor(packed)], ints, threads=threads)
+        return packed
+    stored_rows, group = (want.columns, 1) if want.columns_first else (want.rows, want.layout.rows)
+    row_bytes = payload.size // stored_rows
+    step = -(-max(1, _PART // row_bytes) // group) * group
+    for first in range(0, stored_rows, step):
+        count = min(step, stored_rows - first)
+        source = _tensor(payload[first * row_bytes : (first + count) * row_bytes])
+        if want.columns_first:
+            kernel, ints, target = f"{packer(format_name)}_columns", [want.rows, want.columns, first, count], packed
+        else:
+            begin, end = (want.layout.nbytes(rows, want.columns) for rows in (first, first + count))
+            kernel, ints, target = packer(format_name), [count, want.columns], packed[begin:end]
+        run_kernel(kernel, [source], [_tensor(target)], ints, threads=threads)
+        if step < stored_rows:
+            release()
     return packed
 
 

@@ -28,7 +28,6 @@ from tenonnx.plan import Planner
 from tenonnx.schema.external import DataRoot
 from tenonnx.schema.files import PROTOBUF_LIMIT, data_folder, load_portable, parse
 from tenonnx.schema.messages import CompiledTensorProto, ModelProto
-from tenonnx.schema.payload import struct_payload
 from tenonnx.schema.sections import before_packs, portable
 from tenonnx.structs.reader import INLINE
 
@@ -187,7 +186,7 @@ class _Writer:
     def __init__(
         self, planner: Planner, root: DataRoot, wanted: dict[str, Wanted], there: dict[str, np.ndarray], threads: int
     ) -> None:
-        self._values = planner.index.main.structs
+        self._values = {**planner.index.main.structs, **planner.index.main.initializers}
         self._formats = planner.formats
         self._root = root
         self._wanted = wanted
@@ -201,15 +200,15 @@ class _Writer:
         source = self._sources.digest(value, self._threads)
         payload = self._there.get(name)
         if payload is None:
-            payload = packers.pack(struct_payload(value, self._root), self._formats[name], want, self._threads)
+            payload = packers.pack(self._sources.content(value), self._formats[name], want, self._threads, self._root.release)
         entry: Any = CompiledTensorProto(source_name=name, device=0, source_digest=source, digest_algorithm=DEFAULT)
         entry.value.type = INLINE
-        entry.value.name = f"{name} in {layout_types.identity(want.layout)}"
-        entry.value.struct_type.ParseFromString(layout_types.declaration(want.layout, want.rows, want.columns))
+        entry.value.name = f"{name} in {want.identity}"
+        entry.value.struct_type.ParseFromString(layout_types.declaration(*want))
         copy_payload(entry.value, payload, stream, location)
-        header = seal_header(source, layout_types.identity(want.layout), want.rows, want.columns)
+        header = seal_header(source, want.identity, want.rows, want.columns)
         seal = digest([header, payload.data], DEFAULT, self._threads)
-        for key, text in ((LAYOUT, layout_types.identity(want.layout)), (SEAL, seal.hex())):
+        for key, text in ((LAYOUT, want.identity), (SEAL, seal.hex())):
             entry.metadata_props.add(key=key, value=text)
         return entry
 

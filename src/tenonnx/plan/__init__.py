@@ -1,6 +1,7 @@
 """From a graph to a frozen table of steps and storage. ``tenonnx.plan(model, dims)`` calls ``plan``."""
 
 from tenonnx.callables import make_callable
+from tenonnx.plan.builder import Weight
 from tenonnx.plan.planner import Planner, plan
 from tenonnx.plan.types import CacheWrite, ExecutionPlan, PageWrite, PlannedStep, PlannedValue, Slot, Storage, WeightKey
 
@@ -13,6 +14,7 @@ __all__ = [
     "Planner",
     "Slot",
     "Storage",
+    "Weight",
     "WeightKey",
     "plan",
 ]

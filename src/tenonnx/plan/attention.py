@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from typing import Any
 
+from tenonnx.errors import UnsupportedError
 from tenonnx.plan.builder import BFLOAT16, BOOL, FLOAT, FLOAT16, INT64, UINT8, Builder, CastOf
 from tenonnx.plan.draft import Value, row_major
 from tenonnx.plan.types import Storage
@@ -22,33 +23,45 @@ def attention(builder: Builder, node: Any) -> bool:
         return False
     if given.get("softmax_precision", FLOAT) != FLOAT or given.get("right_window_size", -1) != -1:
         return False
-    q = _heads(builder, builder.value(names[0]), given.get("q_num_heads"))
-    k = _heads(builder, _cached(builder, names[1]), given.get("kv_num_heads"))
-    v = _heads(builder, _cached(builder, names[2]), given.get("kv_num_heads"))
+    q = heads_of(builder, builder.value(names[0]), given.get("q_num_heads"))
+    k = heads_of(builder, _cached(builder, names[1]), given.get("kv_num_heads"))
+    v = heads_of(builder, _cached(builder, names[2]), given.get("kv_num_heads"))
     mask = builder.value(names[3]) if names[3] else None
     lengths = builder.value(names[6]) if names[6] else None
     if not _fits(q, k, v, mask, lengths):
         return False
     result = result_for(builder, node)
-    y = result if len(result.dims) == 4 else _heads(builder, result, given.get("q_num_heads"))
+    y = result if len(result.dims) == 4 else heads_of(builder, result, given.get("q_num_heads"))
     if mask is not None:
         mask = _mask(mask, q)
     scale = float(given.get("scale", 1.0 / math.sqrt(q.dims[3]) if q.dims[3] else 1.0))
     ints = (int(given.get("is_causal", 0)), int(given.get("left_window_size", -1)))
     floats = (scale, float(given.get("softcap", 0.0)))
-    operands: list[Value | None] = [q, k, v, mask, lengths]
-    label = builder.label(node)
-    heads, count, capacity = q.dims[1], q.dims[2], k.dims[2]
-    if count * (heads // k.dims[1]) <= FEW_QUERIES:
-        chunks = -(-capacity // CHUNK)
-        nbytes = 4 * q.dims[0] * heads * count * chunks * (v.dims[3] + 2)
-        workspace = builder.new(f"{node.output[0]}.partial", UINT8, (nbytes,), Storage.WORKSPACE)
-        builder.step("attention_partial", label, operands, [workspace], ints=ints, floats=floats, parallel=True)
-        builder.step("attention_combine", label, [workspace, lengths], [y], ints=(capacity,), parallel=False)
-    else:
-        builder.step("attention", label, operands, [y], ints=ints, floats=floats, parallel=True)
+    attend(builder, builder.label(node), [q, k, v, mask, lengths], y, ints, floats)
     builder.define(node, result)
     return True
+
+
+def attend(
+    builder: Builder,
+    label: str,
+    operands: list[Value | None],
+    y: Value,
+    ints: tuple[int, int],
+    floats: tuple[float, float],
+) -> None:
+    """The steps from q, k, v, mask and lengths (as ``native/kernels/attention.hpp`` takes them) to y."""
+    q, k, v, _, lengths = operands
+    if q is None or k is None or v is None:
+        raise UnsupportedError(f"{label}: attention needs queries, keys and values")
+    heads, count, capacity = q.dims[1], q.dims[2], k.dims[2]
+    if count * (heads // k.dims[1]) > FEW_QUERIES:
+        builder.step("attention", label, operands, [y], ints=ints, floats=floats, parallel=True)
+        return
+    nbytes = 4 * q.dims[0] * heads * count * -(-capacity // CHUNK) * (v.dims[3] + 2)
+    workspace = builder.new(f"{y.name}.partial", UINT8, (nbytes,), Storage.WORKSPACE)
+    builder.step("attention_partial", label, operands, [workspace], ints=ints, floats=floats, parallel=True)
+    builder.step("attention_combine", label, [workspace, lengths], [y], ints=(capacity,), parallel=False)
 
 
 def _cached(builder: Builder, name: str) -> Value:
@@ -59,7 +72,7 @@ def _cached(builder: Builder, name: str) -> Value:
     return builder.value(name)
 
 
-def _heads(builder: Builder, value: Value, heads: int | None) -> Value:
+def heads_of(builder: Builder, value: Value, heads: int | None) -> Value:
     """[batch, n, heads * size] seen as [batch, heads, n, size]; a value of rank 4 as it is. Unit stride on the last axis."""
     if len(value.dims) == 3 and heads and value.dims[2] % heads == 0:
         batch, count, hidden = value.dims

@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -36,12 +36,20 @@ UINT8 = 2
 
 @dataclass(frozen=True, slots=True)
 class Weight:
-    """A structured initializer not yet decoded. ``layout`` None: no kernel reads it packed."""
+    """An initializer that kernels may read packed, as rows and columns. ``layout`` None: no kernel does.
+
+    It stands for its own value of ``shape``, or, where ``transposed``, for that with rows and columns exchanged.
+    """
 
     name: str
     shape: tuple[int, ...]
     layout: Layout | None
     transposed: bool = False
+    elem_type: int = FLOAT
+    columns_first: bool = False  # a plain tensor that is stored as [columns, rows]
+
+    def turned(self) -> Weight:
+        return replace(self, transposed=not self.transposed)
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,8 +88,9 @@ class Builder:
         self.steps: list[DraftStep] = []
         self.writes: list[CacheWrite] = []
         self.page_writes: list[PageWrite] = []
-        self.env: dict[str, Value | Lazy] = dict(weights)
+        self.env: dict[str, Value | Lazy] = {}
         self.inputs: dict[str, Value] = {}
+        self._tensors: dict[str, Value] = {}  # plain initializers as they are stored
         self.guards: Guards = ()  # under which the steps now being added run
         self._cache_names = {*aliases.mutable_inputs, *(alias.output for alias in (*aliases.aliases, *aliases.joins))}
         self._derived: dict[tuple[Guards, tuple[Any, ...]], Any] = {}
@@ -90,7 +99,8 @@ class Builder:
             if name not in scope.initializers:
                 self._input(name, tables or {})
         for tensor in scope.initializers.values():
-            self._initializer(tensor)
+            self.env[tensor.name] = self._tensors[tensor.name] = _stored(tensor)
+        self.env |= weights
 
     # ---- What is there before the first node
 
@@ -101,13 +111,6 @@ class Builder:
         mutable = name in self.aliases.mutable_inputs
         owner = Owner(name, Storage.INPUT, nbytes_of(elem_type, dims), mutable=mutable)
         self.env[name] = self.inputs[name] = Value(name, elem_type, dims, row_major(dims), owner)
-
-    def _initializer(self, tensor: Any) -> None:
-        dims = tuple(tensor.dims)
-        owner = Owner(
-            tensor.name, Storage.INITIALIZER, nbytes_of(tensor.data_type, dims), weight=WeightKey(tensor.name, "tensor")
-        )
-        self.env[tensor.name] = Value(tensor.name, tensor.data_type, dims, row_major(dims), owner)
 
     def constant(self, name: str, array: np.ndarray) -> Value:
         """A value that the plan itself provides."""
@@ -139,6 +142,8 @@ class Builder:
         if isinstance(found, Value):
             return found
         with self.under(self._homes.get(name, ())):
+            if isinstance(found, Weight):  # and stays one: who reads it packed may come later
+                return self.once(("weight", name), lambda: self._unpacked(name, found))
             made = self._materialize(name, found)
         self.env[name] = made
         return made
@@ -160,20 +165,25 @@ class Builder:
         """Input ``index`` of a node, or None where it is absent."""
         return self.value(node.input[index]) if index < len(node.input) and node.input[index] else None
 
-    def _materialize(self, name: str, lazy: Lazy) -> Value:
+    def _materialize(self, name: str, lazy: CastOf | SwishOf) -> Value:
         if isinstance(lazy, CastOf):
             result = self.new(name, lazy.elem_type, lazy.source.dims)
             self.step("copy", f"Cast of {lazy.source.name}", [lazy.source], [result])
             return result
-        if isinstance(lazy, SwishOf):
-            result = self.new(name, lazy.source.elem_type, lazy.source.dims)
-            self.step("swish", f"Swish of {lazy.source.name}", [lazy.source], [result], floats=(lazy.alpha,), reuse=(0,))
-            return result
-        owner = Owner(lazy.name, Storage.INITIALIZER, nbytes_of(FLOAT, lazy.shape), weight=WeightKey(lazy.name, "dense"))
-        decoded = Value(lazy.name, FLOAT, lazy.shape, row_major(lazy.shape), owner)
-        if not lazy.transposed:
-            return decoded
-        return decoded.view(lazy.shape[::-1], decoded.strides[::-1], name)
+        result = self.new(name, lazy.source.elem_type, lazy.source.dims)
+        self.step("swish", f"Swish of {lazy.source.name}", [lazy.source], [result], floats=(lazy.alpha,), reuse=(0,))
+        return result
+
+    def _unpacked(self, name: str, weight: Weight) -> Value:
+        """The value of a weight: a plain tensor as it is stored, or a structured one decoded."""
+        stored = self._tensors.get(weight.name)
+        if stored is None:
+            key = WeightKey(weight.name, "dense")
+            owner = Owner(weight.name, Storage.INITIALIZER, nbytes_of(FLOAT, weight.shape), weight=key)
+            stored = Value(weight.name, FLOAT, weight.shape, row_major(weight.shape), owner)
+        if weight.transposed != weight.columns_first:
+            stored = stored.view(stored.dims[::-1], stored.strides[::-1], name)
+        return self._materialize(name, CastOf(stored, weight.elem_type)) if weight.elem_type != stored.elem_type else stored
 
     # ---- New values and steps
 
@@ -304,6 +314,13 @@ class Builder:
             dense[0] = value.first()  # of a table of pages: its descriptors are the same in all versions
         key = (kernel, ints, *(part for operand in dense for part in identity(operand)))
         return self.once(key, lambda: self.step(kernel, label, [*dense], [], ints=ints, parallel=False))
+
+
+def _stored(tensor: Any) -> Value:
+    """A plain initializer."""
+    dims = tuple(tensor.dims)
+    owner = Owner(tensor.name, Storage.INITIALIZER, nbytes_of(tensor.data_type, dims), weight=WeightKey(tensor.name, "tensor"))
+    return Value(tensor.name, tensor.data_type, dims, row_major(dims), owner)
 
 
 def identity(value: Value) -> tuple[Any, ...]:

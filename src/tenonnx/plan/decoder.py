@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
+
 from tenonnx.errors import UnsupportedError
 from tenonnx.layouts import quantized_row_bytes
 from tenonnx.plan.attention import attention
@@ -28,20 +30,84 @@ def _rows(builder: Builder, value: Value) -> Value:
 def matmul(builder: Builder, node: Any) -> bool:
     """Activations times a packed weight: StructDecode → Transpose → MatMul of the graph in one kernel."""
     weight = builder.lazy(node.input[1])
-    if not isinstance(weight, Weight) or weight.layout is None or not weight.transposed:
-        return False
     left = builder.value(node.input[0])
-    if left.elem_type != FLOAT or len(left.dims) < 2 or builder.aliases.source(node.output[0]) is not None:
+    if not isinstance(weight, Weight) or not _multiplies(builder, node, left, weight):
         return False
     result = builder.output(node)
-    rows = _rows(builder, left)
-    out = result.view((rows.dims[0], result.dims[-1]), (result.dims[-1], 1), result.name)
-    if weight.layout.quantized_activations:
-        rows = _quantized(builder, rows)
-    ints = (*weight.shape, *weight.layout.arguments)
-    builder.step(weight.layout.matmul, builder.label(node), [rows, packed_weight(weight)], [out], ints=ints, parallel=True)
+    product = _product(builder, builder.label(node), left, weight, result)
+    if product is not result:
+        builder.step("copy", f"Cast of {product.name}", [product], [result])
     builder.define(node, result)
     return True
+
+
+def gemm(builder: Builder, node: Any) -> bool:
+    """alpha · A · B + beta · C with a packed weight B, the sum rounded to the result's type once."""
+    given = attributes(node)
+    weight, left = builder.lazy(node.input[1]), builder.value(node.input[0])
+    if isinstance(weight, Weight) and given.get("transB", 0):
+        weight = weight.turned()
+    if not isinstance(weight, Weight) or len(left.dims) != 2 or not _multiplies(builder, node, left, weight):
+        return False
+    if given.get("transA", 0):
+        left = left.view(left.dims[::-1], left.strides[::-1], left.name)
+    result, label = builder.output(node), builder.label(node)
+    total = _scaled(builder, _product(builder, label, left, weight, result), float(given.get("alpha", 1.0)))
+    beta = float(given.get("beta", 1.0))
+    bias = builder.optional(node, 2)
+    if bias is not None and beta != 0.0:
+        bias = _scaled(builder, _as_float(builder, bias), beta).broadcast(total.dims)
+        total, product = builder.new(f"{result.name}.sum", FLOAT, total.dims), total
+        builder.step("add", label, [product, bias], [total], reuse=(0,))
+    if result.elem_type == FLOAT:
+        result = total.view(total.dims, total.strides, result.name)
+    else:
+        builder.step("copy", f"Cast of {total.name}", [total], [result])
+    builder.define(node, result)
+    return True
+
+
+def _multiplies(builder: Builder, node: Any, left: Value, weight: Weight) -> bool:
+    """Whether a kernel has this product: of floats of one type, into storage of its own."""
+    if weight.layout is None or not weight.transposed or builder.aliases.source(node.output[0]) is not None:
+        return False
+    return bool(left.dims) and left.elem_type == weight.elem_type
+
+
+def _product(builder: Builder, label: str, left: Value, weight: Weight, result: Value) -> Value:
+    """``left`` [..., K] times a packed weight, in FLOAT: ``result`` itself where that is FLOAT."""
+    layout = weight.layout
+    if layout is None:
+        raise UnsupportedError(f"{label}: no kernel reads weight {weight.name!r} packed")
+    product = result if result.elem_type == FLOAT else builder.new(f"{result.name}.wide", FLOAT, result.dims)
+    rows = _rows(builder, _as_float(builder, left))
+    out = product.view((rows.dims[0], weight.shape[0]), (weight.shape[0], 1), product.name)
+    if layout.quantized_activations:
+        rows = _quantized(builder, rows)
+    ints = (*weight.shape, *layout.arguments)
+    builder.step(layout.matmul, label, [rows, packed_weight(weight)], [out], ints=ints, parallel=True)
+    return product
+
+
+def _as_float(builder: Builder, value: Value) -> Value:
+    if value.elem_type == FLOAT:
+        return value
+
+    def make() -> Value:
+        result = builder.new(f"{value.name}.wide", FLOAT, value.dims)
+        builder.step("copy", f"Cast of {value.name}", [value], [result])
+        return result
+
+    return builder.once(("wide", *identity(value)), make)
+
+
+def _scaled(builder: Builder, value: Value, factor: float) -> Value:
+    if factor == 1.0:
+        return value
+    result = builder.new(f"{value.name}.scaled", FLOAT, value.dims)
+    scale = builder.constant(f"{value.name}.scale", np.asarray(factor, np.float32)).broadcast(value.dims)
+    builder.step("mul", f"{factor} times {value.name}", [value, scale], [result], reuse=(0,))
+    return result
 
 
 def _quantized(builder: Builder, rows: Value) -> Value:
@@ -173,8 +239,6 @@ def cache_update(builder: Builder, node: Any) -> bool:
         values = builder.value(node.input[1])
     position = builder.optional(node, 2)
     if position is None:
-        import numpy as np
-
         position = builder.constant(f"{node.output[0]}.position", np.zeros((), np.int64))
     position = builder.dense(position)
     rows, capacity = values.dims[axis], cache.dims[axis]
@@ -205,6 +269,7 @@ def tensor_scatter(builder: Builder, node: Any) -> bool:
 
 RULES: dict[str, Callable[[Builder, Any], bool]] = {
     "MatMul": matmul,
+    "Gemm": gemm,
     "RMSNormalization": rms_norm,
     "RotaryEmbedding": rotary,
     "Attention": attention,

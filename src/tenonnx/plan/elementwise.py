@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
-from tenonnx.plan.builder import ADDRESSED, BFLOAT16, BOOL, FLOAT, FLOAT16, INT32, INT64, Builder, CastOf, SwishOf
+from tenonnx.plan.builder import ADDRESSED, BFLOAT16, BOOL, FLOAT, FLOAT16, INT32, INT64, Builder, CastOf, SwishOf, Weight
 from tenonnx.schema.graph import attributes
 
 _ARITHMETIC = frozenset({FLOAT, INT64, INT32})
@@ -104,9 +105,12 @@ def swish(builder: Builder, node: Any) -> bool:
 
 
 def cast(builder: Builder, node: Any) -> bool:
-    """Waits for a kernel that converts while it reads: attention over FLOAT16 caches, a cache update."""
+    """Waits for a kernel that converts while it reads: attention over FLOAT16 caches, a cache update, a packed weight."""
+    weight, target = builder.lazy(node.input[0]), int(attributes(node)["to"])
+    if isinstance(weight, Weight) and target == FLOAT:
+        builder.define(node, replace(weight, elem_type=FLOAT))
+        return True
     operand = builder.value(node.input[0])
-    target = int(attributes(node)["to"])
     if operand.elem_type not in ADDRESSED or target not in ADDRESSED or builder.aliases.source(node.output[0]) is not None:
         return False
     if operand.elem_type == target:

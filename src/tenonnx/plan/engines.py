@@ -23,6 +23,8 @@ _EVERYWHERE = (FLOAT, INT32, INT64, BOOL)  # element types for which onnxruntime
 def between(scope: Scope, context: ShapesContext, foreign: set[int]) -> set[int]:
     """Positions of the nodes that read and are read by nothing but nodes of onnxruntime, or each other.
 
+    What reads constants alone is none of them: it is computed once for all runs.
+
     Every one of them that ran natively would cut a region in two.
     """
     chosen = {
@@ -35,7 +37,7 @@ def between(scope: Scope, context: ShapesContext, foreign: set[int]) -> set[int]
         position = pending.pop()
         if position in chosen:
             makers, readers = _neighbours(scope, scope.nodes[position])
-            if not readers or not all(near in foreign or near in chosen for near in makers | readers):
+            if not makers or not readers or not all(near in foreign or near in chosen for near in makers | readers):
                 chosen.remove(position)
                 pending += makers | readers
     return chosen

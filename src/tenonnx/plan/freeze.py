@@ -108,6 +108,7 @@ def freeze(
     outputs: dict[str, Value],
     writes: list[CacheWrite],
     page_writes: list[PageWrite],
+    once: ExecutionPlan | None = None,
 ) -> ExecutionPlan:
     """The plan of ordered, placed steps. ``inputs`` and ``outputs`` are those of the graph, in its order."""
     bound: dict[int, tuple[str, Value, bool]] = {id(value.owner): (name, value, False) for name, value in inputs.items()}
@@ -130,4 +131,5 @@ def freeze(
         cache_bytes=sum(value.owner.nbytes for value in inputs.values() if value.owner.mutable),
         output_bytes=sum(slot.nbytes for slot in slots if slot.is_output),
         page_writes=tuple(page_writes),
+        once=once,
     )

@@ -54,7 +54,7 @@ def _checks(builder: Builder, node: Any, results: dict[int, Value], label: str) 
     checks = []
     for port, extra in ((_SEQLENS, 1), (_TOTAL, 0)):
         length = builder.value(node.input[port])
-        start = _start(builder, length, extra - rows)
+        start = shifted(builder, length, extra - rows)
         checks.append(builder.check("check_position", start, (capacity - rows,), label))
     for value in results.values():
         root = builder.aliases.root(value.name)
@@ -62,8 +62,8 @@ def _checks(builder: Builder, node: Any, results: dict[int, Value], label: str) 
     return checks
 
 
-def _start(builder: Builder, length: Value, shift: int) -> Value:
-    """INT64, the first row that is written: ``length + shift``; made once for all layers."""
+def shifted(builder: Builder, length: Value, shift: int) -> Value:
+    """INT64, ``length + shift``, say the first row that is written; made once for all layers."""
     return builder.once(("start", *identity(length), shift), lambda: _sum(builder, length, shift))
 
 

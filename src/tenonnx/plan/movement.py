@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from tenonnx.errors import ShapeError
-from tenonnx.plan.builder import INT32, INT64, UINT8, Builder, Weight, nbytes_of
+from tenonnx.plan.builder import FLOAT, INT32, INT64, UINT8, Builder, Weight, nbytes_of
 from tenonnx.plan.draft import Owner, Value, row_major
 from tenonnx.plan.types import Storage, WeightKey
 from tenonnx.schema.graph import attributes
@@ -17,6 +17,10 @@ from tenonnx.schema.graph import attributes
 
 def reshape(builder: Builder, node: Any) -> bool:
     """Reshape, Squeeze, Unsqueeze, Flatten, Identity: the inferred dimensions over the same bytes."""
+    weight = builder.lazy(node.input[0])
+    if isinstance(weight, Weight) and node.op_type == "Identity":
+        builder.define(node, weight)
+        return True
     source = builder.value(node.input[0])
     name = node.output[0]
     _, dims = builder.type_of(name)
@@ -39,8 +43,8 @@ def transpose(builder: Builder, node: Any) -> bool:
     """A view; a weight's transpose waits for its matrix product."""
     source = builder.lazy(node.input[0])
     given = attributes(node).get("perm")
-    if isinstance(source, Weight) and len(source.shape) == 2 and not source.transposed and given in (None, [1, 0]):
-        builder.define(node, Weight(source.name, source.shape, source.layout, transposed=True))
+    if isinstance(source, Weight) and len(source.shape) == 2 and given in (None, [1, 0]):
+        builder.define(node, source.turned())
         return True
     value = builder.value(node.input[0])
     order = given if given is not None else list(range(len(value.dims)))[::-1]
@@ -152,7 +156,10 @@ def gather(builder: Builder, node: Any) -> bool:
     result = builder.output(node)
     if isinstance(data, Weight) and packed and data.layout is not None:
         ints = (*data.shape, *data.layout.arguments)
-        builder.step(data.layout.gather, label, [packed_weight(data), indices], [result], ints=ints, after=[check])
+        rows = result if data.elem_type == FLOAT else builder.new(f"{result.name}.wide", FLOAT, result.dims)
+        builder.step(data.layout.gather, label, [packed_weight(data), indices], [rows], ints=ints, after=[check])
+        if rows is not result:
+            builder.step("copy", f"Cast of {rows.name}", [rows], [result])
     else:
         builder.step("gather", label, [builder.value(node.input[0]), indices], [result], ints=(axis,), after=[check])
     builder.define(node, result)

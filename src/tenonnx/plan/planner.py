@@ -9,8 +9,9 @@ from typing import Any
 
 from tenonnx.errors import CheckError
 from tenonnx.layouts import layout_for
-from tenonnx.plan import decoder, elementwise, movement, paged
+from tenonnx.plan import contrib, decoder, elementwise, movement, paged
 from tenonnx.plan.builder import Builder, Weight
+from tenonnx.plan.constants import Constants, settle, unversioned
 from tenonnx.plan.control import FLOW_RULES
 from tenonnx.plan.draft import DraftStep, Value
 from tenonnx.plan.engines import between, whole
@@ -20,6 +21,7 @@ from tenonnx.plan.regions import leave, merged
 from tenonnx.plan.schedule import live, ordered
 from tenonnx.plan.types import ExecutionPlan, Storage
 from tenonnx.plan.verify import verify
+from tenonnx.plan.weights import FORMATS, products
 from tenonnx.schema.flatten import FLOW, flattened
 from tenonnx.schema.graph import ModelIndex
 from tenonnx.schema.messages import as_model
@@ -42,9 +44,10 @@ class Planner:
         self.model = model = self.index.model
         self.inference = Inference(model, self.index)
         self.aliases = self.inference.aliases
-        self.formats: dict[str, str] = {}  # of struct initializers, where the catalogue knows them
-        self.weights = self._weights()
         self._opset = min((entry.version for entry in model.opset_import if entry.domain in ("", "ai.onnx")), default=0)
+        self.formats: dict[str, str] = {}  # of initializers that may be packed, where the catalogue knows them
+        self.weights = self._weights()
+        self._contrib = contrib.rules(self.index.main)
         self._lock = threading.Lock()
 
     def _weights(self) -> dict[str, Weight]:
@@ -61,6 +64,10 @@ class Planner:
             else:
                 self.formats[name] = known.format.name
                 found[name] = Weight(name, known.shape, layout_for(known.format.name, known.shape))
+        if self._opset >= _OLDEST_OPSET:
+            plain = products(self.index.main)
+            self.formats |= {name: FORMATS[weight.elem_type] for name, weight in plain.items()}
+            found |= plain
         return found
 
     @cached_property
@@ -72,9 +79,11 @@ class Planner:
         return whole(self.index.main, self.aliases)
 
     def packed(self) -> dict[str, Weight]:
-        """The weights that some node reads packed: through StructDecode by a Gather, or a Transpose and a MatMul."""
+        """The weights that some node reads packed: structured ones through StructDecode by a Gather, or a Transpose and a
+        MatMul, and plain ones by a MatMul or Gemm.
+        """
         scope = self.index.main
-        found = {}
+        found = {name: weight for name, weight in self.weights.items() if name in scope.initializers}
         for node in scope.nodes:
             if node.domain == DOMAIN and node.op_type == "StructDecode":
                 readers = [scope.nodes[port.node].op_type for port in scope.readers.get(node.output[0], []) if port.slot == 0]
@@ -109,10 +118,35 @@ class Planner:
         if more:
             builder, outputs, steps = self._draft(context, tables, more)
         results = list(outputs.values())
+        steps, once = self._once(builder, steps, results)
         steps = merged(ordered(steps, builder.detach), results)
-        plan = freeze(steps, place(steps), builder.inputs, outputs, builder.writes, builder.page_writes)
+        plan = freeze(steps, place(steps), builder.inputs, outputs, builder.writes, builder.page_writes, once)
         verify(plan)
         return plan
+
+    def _once(
+        self, builder: Builder, steps: list[DraftStep], results: list[Value]
+    ) -> tuple[list[DraftStep], ExecutionPlan | None]:
+        """The steps of every run, and the plan of those over constants alone, whose results they find as initializers."""
+        constants = Constants(steps, self.index.main.nodes)
+        kept = constants.kept(steps, results)
+        if not kept:
+            return steps, None
+        first = {id(step) for step in constants.steps}
+        outputs = {constants.key(value).layout: value for value in kept.values()}  # of equal ones, one
+        made = list(outputs.values())
+        for step in constants.steps:
+            step.guards = ()
+        for value in made:
+            value.owner.storage = Storage.OUTPUT
+        before = live([step for step in steps if step.is_check or id(step) in first], made)
+        before = merged(ordered(before, builder.detach), made)
+        plan = freeze(before, place(before), {}, outputs, [], [])
+        verify(plan)
+        for value in kept.values():
+            settle(value, constants.key(value))
+        unversioned([*results, *(value for step in steps for value in step.reads)])
+        return live(steps, results), plan
 
     def _draft(
         self, context: ShapesContext, tables: Mapping[str, int] | None, left: set[int]
@@ -134,8 +168,8 @@ class Planner:
             return
         standard = node.domain in ("", "ai.onnx") and self._opset >= _OLDEST_OPSET
         rules = _DOMAIN_RULES if node.domain == DOMAIN else _RULES if standard else {}
-        rule = rules.get(node.op_type)
-        if rule is not None and standard:
+        rule = self._contrib.get((node.domain, node.op_type)) or rules.get(node.op_type)
+        if rule is not None and standard and node.op_type in _RULES:
             self._check_ports(position, node)
         if rule is None or not rule(builder, node):
             leave(builder, position, node)

@@ -23,7 +23,9 @@ class Storage(enum.Enum):
 
 
 class WeightKey(NamedTuple):
-    """A fixed value that the session provides: initializer ``name`` in a layout ("tensor" and "dense" are unpacked)."""
+    """A fixed value that the session provides: initializer ``name`` in a layout ("tensor" and "dense" are unpacked), or a
+    value that ``ExecutionPlan.once`` makes.
+    """
 
     name: str
     layout: str
@@ -122,6 +124,7 @@ class ExecutionPlan:
     cache_bytes: int  # of the READ_WRITE inputs, owned by the caller
     output_bytes: int
     page_writes: tuple[PageWrite, ...] = ()
+    once: ExecutionPlan | None = None  # run before the first run: its outputs, named as layouts, are fixed values of this plan
 
     @property
     def peak_bytes(self) -> int:
@@ -133,6 +136,8 @@ class ExecutionPlan:
             f"{len(self.steps)} steps, arena {self.arena_bytes} B, workspace {self.workspace_bytes} B, "
             f"caches {self.cache_bytes} B (the caller's), outputs {self.output_bytes} B"
         ]
+        if self.once is not None:
+            lines += ["once, before the first run:", *(f"  {line}" for line in str(self.once).split("\n")), "in every run:"]
         for number, step in enumerate(self.steps):
             mark = ("|" if step.sync else " ") + ("=" if step.parallel else "-")
             writes = ", ".join(str(self.values[index]) for index in step.outputs)

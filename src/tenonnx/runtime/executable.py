@@ -7,10 +7,11 @@ from typing import Any, NamedTuple, NoReturn
 
 import numpy as np
 
-from tenonnx._native import Program
+from tenonnx._native import Buffer, Program
 from tenonnx.cache import address
 from tenonnx.errors import AliasError, BindingError, CapacityError, PageError, TenonnxError, UnsupportedError
-from tenonnx.plan import ExecutionPlan, Storage
+from tenonnx.plan import ExecutionPlan, Storage, WeightKey
+from tenonnx.plan.constants import ONCE
 from tenonnx.runtime.region import Region, Regions
 from tenonnx.runtime.weights import Weights
 
@@ -40,7 +41,10 @@ class Executable:
         self.output_slots = [(number, slot) for number, slot in enumerate(plan.slots) if slot.is_output]
         self.results = [(name, self._shared(plan.values[value].root)) for name, value in plan.outputs]
         self.bare = self.template({}, {})
-        self._fixed = _fixed_arrays(plan, weights)
+        made = {} if plan.once is None else _made(plan.once, weights, regions, threads)
+        self._fixed = _fixed_arrays(plan, weights, made)
+        if plan.once is not None:
+            weights.forget(_weights(plan.once) - _weights(plan))
         values = [self._value_row(number) for number in range(len(plan.values))]
         steps = [
             (
@@ -176,11 +180,28 @@ def _page_error(label: str, code: int, found: int, high: int, where: int) -> Ten
     )
 
 
-def _fixed_arrays(plan: ExecutionPlan, weights: Weights) -> dict[int, np.ndarray]:
+def _made(once: ExecutionPlan, weights: Weights, regions: Regions, threads: int) -> dict[WeightKey, np.ndarray]:
+    """The values that a plan makes once, shared with other plans that make the same."""
+    keys = [WeightKey(ONCE, slot.name) for slot in once.slots]
+    found = weights.made(keys)
+    if len(found) < len(keys):
+        arrays: list[np.ndarray] = [Buffer(slot.nbytes, "weight").array() for slot in once.slots]
+        Executable(once, weights, regions, threads).run(np.array([address(array) for array in arrays], np.uint64))
+        found = weights.keep(dict(zip(keys, arrays, strict=True)))
+    return found
+
+
+def _weights(plan: ExecutionPlan) -> set[WeightKey]:
+    return {row.weight for row in plan.values if row.weight is not None}
+
+
+def _fixed_arrays(plan: ExecutionPlan, weights: Weights, made: dict[WeightKey, np.ndarray]) -> dict[int, np.ndarray]:
     found: dict[int, np.ndarray] = {}
     for number, row in enumerate(plan.values):
         owner = plan.values[row.root] if row.storage is Storage.VIEW else row
-        if owner.weight is not None:
+        if owner.weight in made:
+            found[number] = made[owner.weight]
+        elif owner.weight is not None:
             found[number] = weights.array(owner.weight)
         elif owner.constant is not None:
             found[number] = owner.constant

@@ -92,7 +92,7 @@ class Regions:
                 continue
             if math.prod(row.dims) <= _EMBEDDED and self._stated(name):
                 constants[name] = _part(fixed[value], row).tobytes()
-            elif plan.values[row.root].weight is not None:
+            elif math.prod(row.dims) > _EMBEDDED and plan.values[row.root].weight is not None:
                 weights[name] = row.elem_type, _part(fixed[value], row)
         return constants, weights
 

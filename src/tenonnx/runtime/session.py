@@ -229,7 +229,8 @@ class Session:
         tables = {name: shapes.pop(name)[0] for name in self._paged.tables}
         dims = bind_dims(self._specs, shapes)
         plan = self._planner.plan(dims, shapes=shapes, tables=tables, engine=self._engine)
-        foreign = next((step.label for step in plan.steps if step.kernel is None), None)
+        steps = (*plan.steps, *(plan.once.steps if plan.once is not None else ()))
+        foreign = next((step.label for step in steps if step.kernel is None), None)
         if foreign is not None and self._engine == "native":
             raise UnsupportedError(f'{foreign}: has no native kernel; engine="auto" lets onnxruntime run it')
         made = Executable(plan, self._weights, self._regions, self.threads)

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import threading
 from bisect import bisect_left, insort
+from collections.abc import Iterable, Mapping
 from itertools import accumulate
 from typing import Any
+from weakref import WeakValueDictionary
 
 import numpy as np
 
 from tenonnx.cache import Extent, extent
 from tenonnx.codecs import Decoder
-from tenonnx.compiled import Packs, Wanted, pack, wanted
+from tenonnx.compiled import Packs, as_packed, pack, tensor_content, wanted
 from tenonnx.errors import PayloadError, UnsupportedError
 from tenonnx.plan import Planner, WeightKey
 from tenonnx.runtime.progress import late_bar
@@ -34,6 +36,7 @@ class Weights:
         self._formats = formats
         self._decode = Decoder(planner.model, root, threads)
         self._arrays: dict[WeightKey, np.ndarray] = {}
+        self._made: WeakValueDictionary[WeightKey, np.ndarray] = WeakValueDictionary()  # alive while a plan has them
         self._in_order: list[Extent] = []  # of the arrays, by address
         self._furthest: list[int] = []  # the largest end among the extents up to each
         self._lock = threading.Lock()
@@ -64,10 +67,36 @@ class Weights:
                 self._furthest = list(accumulate((part.end for part in self._in_order), max))
             return self._arrays[key]
 
+    def made(self, keys: Iterable[WeightKey]) -> dict[WeightKey, np.ndarray]:
+        """Those of the values that plans make once that are there."""
+        with self._lock:
+            found = {key: self._made.get(key) for key in keys}
+        return {key: array for key, array in found.items() if array is not None}
+
+    def keep(self, arrays: Mapping[WeightKey, np.ndarray]) -> dict[WeightKey, np.ndarray]:
+        """Share what a plan has made, for as long as one plan has it; the arrays to use, these or others' of before."""
+        with self._lock:
+            self._root.release()  # they were made from sources that the runs do not read
+            return {key: self._made.setdefault(key, array) for key, array in arrays.items()}
+
+    def forget(self, keys: Iterable[WeightKey]) -> None:
+        """Let go of values that were read to make others, but for packed ones, which are there for all plans."""
+        with self._lock:
+            packed = {WeightKey(name, want.layout.name) for name, want in self._wanted.items()}
+            for key in set(keys) - packed:
+                self._arrays.pop(key, None)
+            self._place()
+
+    def _place(self) -> None:
+        self._in_order = sorted((extent(key.name, array) for key, array in self._arrays.items()), key=_begin)
+        self._furthest = list(accumulate((part.end for part in self._in_order), max))
+
     @property
     def nbytes(self) -> int:
         """Bytes that they take as kernels read them."""
-        return sum(part.end - part.begin for part in self._in_order)
+        with self._lock:
+            made = sum(array.nbytes for array in self._made.values())
+        return made + sum(part.end - part.begin for part in self._in_order)
 
     def overlapping(self, other: Extent) -> Extent | None:
         """A fixed value, which no run may write, that shares bytes with ``other``; None where there is none."""
@@ -88,6 +117,8 @@ class Weights:
             return self._packs.arrays[key.name]
         if key.layout == "tensor":
             return self._tensor(scope.initializers[key.name])
+        if key.name in scope.initializers:
+            return self._packed(key, tensor_content(scope.initializers[key.name], self._root))
         value = scope.structs[key.name]
         payload = self._payload(value)
         return self._dense(value, payload) if key.layout == "dense" else self._packed(key, payload)
@@ -113,11 +144,10 @@ class Weights:
         return payload
 
     def _packed(self, key: WeightKey, payload: np.ndarray) -> np.ndarray:
-        weight = self._planner.weights[key.name]
-        layout = weight.layout
-        if layout is None or layout.name != key.layout:
-            raise UnsupportedError(f"struct value {key.name!r} does not repack to layout {key.layout!r}")
-        return pack(payload, self._planner.formats[key.name], Wanted(layout, *weight.shape), self._threads)
+        want = as_packed(self._planner.weights[key.name])
+        if want is None or want.layout.name != key.layout:
+            raise UnsupportedError(f"initializer {key.name!r} does not repack to layout {key.layout!r}")
+        return pack(payload, self._planner.formats[key.name], want, self._threads, self._root.release)
 
     def _dense(self, value: Any, payload: np.ndarray) -> np.ndarray:
         if self._formats == "strict":

@@ -94,7 +94,8 @@ class Skeleton:
         structs = {value.name for value in source.struct_initializer}
         self._pages = _page_tables(source)
         defaults = {value.name for value in source.input}
-        made = {name for node in source.node for name in node.output}
+        # A Constant's content says what it is; onnxruntime-genai's builder declares some of another rank.
+        made = {name for node in source.node if (node.domain, node.op_type) != ("", "Constant") for name in node.output}
         for value in source.input:
             _stock_value(target.input, value)
         for tensor in source.initializer:
