@@ -51,6 +51,7 @@ class Executable:
         except ValueError as error:
             raise UnsupportedError(f"the native executor refuses the plan: {error}") from error
         self._segments = self._split(index)
+        weights.release()  # onnxruntime has laid out for itself what regions read
 
     def _value_row(self, number: int) -> tuple[Any, ...]:
         row = self.plan.values[number]
