@@ -165,6 +165,16 @@ def test_constants_of_shapes_are_those_of_their_own_plan() -> None:
     assert labels(plan(g.model, {"n": 4})) == ["y (Mul)"]
 
 
+def test_what_onnxruntime_makes_of_shapes_is_made_in_every_run() -> None:
+    """A session of onnxruntime for each shape would cost more than it saves."""
+    g = Graph(opset=22)
+    g.input("x", INT64, ["n"])
+    g.node("Sign", [g.node("Neg", [g.node("Shape", ["x"], "dims")], "minus")], "sign")
+    g.output(g.node("Mul", ["x", "sign"], "y"), INT64, ["n"])
+    assert labels(plan(g.model, {"n": 4})) == ["sign (Sign)", "y (Mul)"]
+    np.testing.assert_array_equal(Session(g.model).run({"x": np.full(3, 2)})["y"], [-2] * 3)
+
+
 def test_a_constant_result_is_the_callers_own() -> None:
     g = graph(("x", [1]))
     g.node("Neg", ["c"], "minus")

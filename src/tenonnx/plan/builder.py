@@ -112,10 +112,10 @@ class Builder:
         owner = Owner(name, Storage.INPUT, nbytes_of(elem_type, dims), mutable=mutable)
         self.env[name] = self.inputs[name] = Value(name, elem_type, dims, row_major(dims), owner)
 
-    def constant(self, name: str, array: np.ndarray) -> Value:
-        """A value that the plan itself provides."""
+    def constant(self, name: str, array: np.ndarray, *, of_shape: bool = False) -> Value:
+        """A value that the plan itself provides; ``of_shape`` where it follows from the shapes of the inputs."""
         array = np.asarray(array, order="C")  # ascontiguousarray would give a scalar an axis
-        owner = Owner(name, Storage.INITIALIZER, array.nbytes, constant=array)
+        owner = Owner(name, Storage.INITIALIZER, array.nbytes, constant=array, of_shape=of_shape)
         return Value(name, dtypes.of_numpy(array.dtype, name).number, array.shape, row_major(array.shape), owner)
 
     # ---- Types and names

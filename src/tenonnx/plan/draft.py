@@ -30,6 +30,7 @@ class Owner:
     mutable: bool = False  # a READ_WRITE graph input
     weight: WeightKey | None = None
     constant: Any = None
+    of_shape: bool = False  # a constant of this plan alone, made from the shapes of its inputs
     writers: dict[int, list[DraftStep]] = field(default_factory=dict)
 
 
