@@ -115,7 +115,10 @@ def freeze(
     for name, value in outputs.items():
         bound.setdefault(id(value.owner), (name, value, True))
     freezer = Freezer(placement, {owner: slot for slot, owner in enumerate(bound)})
-    slots = tuple(Slot(name, freezer.value(value), is_output, value.owner.nbytes) for name, value, is_output in bound.values())
+    slots = tuple(
+        Slot(name, freezer.value(value), is_output, value.owner.nbytes, value.owner.mutable)
+        for name, value, is_output in bound.values()
+    )
     rows = [freezer.step(step, sync) for step, sync in zip(steps, meeting_points(steps, placement), strict=True)]
     results = tuple((name, freezer.value(value)) for name, value in outputs.items())
     aliases = tuple((index, row.root) for index, row in enumerate(freezer.rows) if row.storage is Storage.ALIAS)

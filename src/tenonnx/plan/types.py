@@ -104,6 +104,7 @@ class Slot:
     value: int
     is_output: bool
     nbytes: int
+    is_cache: bool = False  # a READ_WRITE input
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,6 +131,28 @@ class ExecutionPlan:
     def peak_bytes(self) -> int:
         """Bytes that a run holds beside weights, caches, inputs and outputs."""
         return self.arena_bytes + self.workspace_bytes
+
+    @property
+    def extra_cache_bytes(self) -> int:
+        """Bytes of copies of whole caches: 0 unless the graph itself asks for one, as under an output that is no alias."""
+        caches = {slot.value: slot.nbytes for slot in self.slots if slot.is_cache}
+        copies: dict[int, int] = {}
+        for step in self.steps:
+            if step.kernel == "copy":
+                source, result = self.values[step.inputs[0]], self.values[step.outputs[0]]
+                if source.nbytes == caches.get(source.root, -1):
+                    copies[result.root] = result.nbytes
+        return sum(copies.values())
+
+    @property
+    def weight_bytes(self) -> int:
+        """Bytes of the fixed values that the steps read, each once in each layout that they read."""
+        fixed = {
+            value.weight or index: value.nbytes
+            for index, value in enumerate(self.values)
+            if value.storage is Storage.INITIALIZER and value.root == index
+        }
+        return sum(fixed.values())
 
     def __str__(self) -> str:
         lines = [
