@@ -6,8 +6,8 @@ from collections.abc import Callable
 from typing import Any
 
 from tenonnx.errors import ShapeError, UnsupportedError
-from tenonnx.plan.builder import BOOL, Builder, identity
-from tenonnx.plan.draft import Value
+from tenonnx.plan.builder import BOOL, Builder
+from tenonnx.plan.draft import Value, identity
 
 
 def merge(builder: Builder, node: Any) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Mapping, Sequence
-from functools import cache
+from functools import cache, partial
 from typing import Any
 
 from tenonnx.errors import CheckError
@@ -16,6 +16,7 @@ from tenonnx.plan.control import FLOW_RULES
 from tenonnx.plan.draft import DraftStep, Value
 from tenonnx.plan.freeze import freeze
 from tenonnx.plan.memory import place
+from tenonnx.plan.preserve import detach
 from tenonnx.plan.regions import foreign, merged
 from tenonnx.plan.schedule import live, ordered
 from tenonnx.plan.types import ExecutionPlan, Storage
@@ -106,7 +107,7 @@ class Planner:
         outputs = _results(builder, list(self.index.main.outputs))
         results = list(outputs.values())
         steps, once = self._once(builder, live(builder.steps, results), results)
-        steps = merged(ordered(steps, builder.detach), results)
+        steps = merged(ordered(steps, partial(detach, builder)), results)
         plan = freeze(steps, place(steps), builder.inputs, outputs, builder.writes, builder.page_writes, once)
         verify(plan)
         return plan
@@ -127,7 +128,7 @@ class Planner:
         for value in made:
             value.owner.storage = Storage.OUTPUT
         before = live([step for step in steps if step.is_check or id(step) in first], made)
-        before = merged(ordered(before, builder.detach), made)
+        before = merged(ordered(before, partial(detach, builder)), made)
         plan = freeze(before, place(before), {}, outputs, [], [])
         verify(plan)
         for value in kept.values():
