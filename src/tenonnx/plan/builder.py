@@ -20,7 +20,7 @@ from tenonnx.errors import ShapeError, UnsupportedError
 from tenonnx.layouts import Layout
 from tenonnx.layouts.pages import DESCRIPTOR
 from tenonnx.plan import preserve
-from tenonnx.plan.draft import DraftStep, Guards, Owner, Value, identity, row_major
+from tenonnx.plan.draft import DraftLoop, DraftStep, Guards, Owner, Value, identity, row_major
 from tenonnx.plan.types import CacheWrite, PageWrite, Storage, WeightKey
 from tenonnx.schema.graph import Scope
 from tenonnx.shapes import ShapesContext, SymTensor
@@ -93,6 +93,7 @@ class Builder:
         self.inputs: dict[str, Value] = {}
         self._tensors: dict[str, Value] = {}  # plain initializers as they are stored
         self.guards: Guards = ()  # under which the steps now being added run
+        self.loops: list[DraftLoop] = []
         self._derived: dict[tuple[Guards, tuple[Any, ...]], Any] = {}
         self._homes: dict[str, Guards] = {}  # of lazy values: where they were defined
         for name in scope.inputs:
@@ -215,6 +216,7 @@ class Builder:
                 preserve.protect(self, kernel, label, inputs, value, more.get("reuse", ()))
         touched = sum(value.size * value.itemsize for value in (*inputs, *outputs) if value is not None)
         more.setdefault("parallel", touched >= PARALLEL_BYTES)
+        more.setdefault("loop", next((loop for loop in self.loops if (loop.on, True) in self.guards), None))
         made = DraftStep(kernel, label, inputs, outputs, guards=self.guards, **more)
         for value in outputs:
             value.owner.writers.setdefault(value.version, []).append(made)

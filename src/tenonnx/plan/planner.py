@@ -15,6 +15,7 @@ from tenonnx.plan.constants import Constants, settle, unversioned
 from tenonnx.plan.control import FLOW_RULES
 from tenonnx.plan.draft import DraftStep, Value
 from tenonnx.plan.freeze import freeze
+from tenonnx.plan.loops import finish
 from tenonnx.plan.memory import place
 from tenonnx.plan.preserve import detach
 from tenonnx.plan.regions import foreign, merged
@@ -104,6 +105,7 @@ class Planner:
         for position, node in enumerate(self.index.main.nodes):
             with builder.under(builder.guards_of(position)):
                 self._lower(builder, position, node)
+        finish(builder)
         outputs = _results(builder, list(self.index.main.outputs))
         results = list(outputs.values())
         steps, once = self._once(builder, live(builder.steps, results), results)
@@ -124,7 +126,7 @@ class Planner:
         outputs = {constants.key(value).layout: value for value in kept.values()}  # of equal ones, one
         made = list(outputs.values())
         for step in constants.steps:
-            step.guards = ()
+            step.guards, step.loop = (), None
         for value in made:
             value.owner.storage = Storage.OUTPUT
         before = live([step for step in steps if step.is_check or id(step) in first], made)

@@ -45,7 +45,7 @@ def protect(
                     "still reads while it writes; use an elementwise operator or CacheUpdate, or drop the alias"
                 )
         else:
-            inputs[index] = _copied(builder, value)
+            inputs[index] = copied(builder, value)
 
 
 def detach(builder: Builder, stuck: list[DraftStep]) -> list[DraftStep]:
@@ -60,7 +60,7 @@ def detach(builder: Builder, stuck: list[DraftStep]) -> list[DraftStep]:
             if all(other is step or other.excludes(step) for other in value.owner.writers.get(value.version + 1, ())):
                 continue
             with builder.under(step.guards):
-                copy = _copied(builder, value)
+                copy = copied(builder, value)
             (maker,) = copy.owner.writers[copy.version]
             if maker is not step:
                 step.inputs[index] = copy
@@ -68,7 +68,7 @@ def detach(builder: Builder, stuck: list[DraftStep]) -> list[DraftStep]:
     return copies
 
 
-def _copied(builder: Builder, value: Value) -> Value:
+def copied(builder: Builder, value: Value) -> Value:
     """The same dimensions over a copy of the elements; repeated ones are copied once."""
     dims = tuple(1 if stride == 0 else dim for dim, stride in zip(value.dims, value.strides, strict=True))
     return builder.copy(value.view(dims, value.strides, value.name)).broadcast(value.dims)

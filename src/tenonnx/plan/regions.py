@@ -49,7 +49,7 @@ def _joins(step: DraftStep, group: list[DraftStep]) -> bool:
     Not when it reads, under a name of its own, storage that the group makes: that must be in the plan's memory. And a
     cache is updated in a region that reads it nowhere else, as onnxruntime may order a reader of the old name either way.
     """
-    if step.guards != group[-1].guards:
+    if step.guards != group[-1].guards or step.dry != group[-1].dry:
         return False
     made = {name for other in group for name in other.names[1]}
     written = {id(value.owner) for other in group for value in other.outputs}
@@ -75,7 +75,7 @@ def _region(group: list[DraftStep], readers: Counter[int]) -> DraftStep:
     }
     region = DraftStep(None, " + ".join(step.label for step in group), list(inputs.values()), list(outputs.values()))
     region.after = [check for step in group for check in step.after]
-    region.guards = group[0].guards
+    region.guards, region.loop, region.dry = group[0].guards, group[0].loop, group[0].dry
     region.nodes = tuple(node for step in group for node in step.nodes)
     region.names = (tuple(inputs), tuple(outputs))
     for value in outputs.values():

@@ -97,6 +97,24 @@ class PageWrite:
 
 
 @dataclass(frozen=True, slots=True)
+class PlannedLoop:
+    """Steps [first, last) that run as a loop: [first, body) once, then [body, last) again and again while ``on`` holds.
+
+    Before all cache writes, at the step ``check`` (-1: the trips have nothing to check), the executor runs the loop with its
+    ``dry`` steps alone. ``carried`` are values as a trip begins and as it ends: the end of one is the begin of the next.
+    """
+
+    label: str
+    first: int
+    body: int
+    last: int
+    on: int  # BOOL of one element
+    check: int
+    dry: tuple[int, ...]
+    carried: tuple[tuple[int, int], ...]
+
+
+@dataclass(frozen=True, slots=True)
 class Slot:
     """Something each run binds: a graph input, or a graph output that owns its storage."""
 
@@ -126,6 +144,7 @@ class ExecutionPlan:
     output_bytes: int
     page_writes: tuple[PageWrite, ...] = ()
     once: ExecutionPlan | None = None  # run before the first run: its outputs, named as layouts, are fixed values of this plan
+    loops: tuple[PlannedLoop, ...] = ()
 
     @property
     def peak_bytes(self) -> int:
@@ -165,5 +184,6 @@ class ExecutionPlan:
             mark = ("|" if step.sync else " ") + ("=" if step.parallel else "-")
             writes = ", ".join(str(self.values[index]) for index in step.outputs)
             guards = "".join(f"if {'' if expected else 'not '}{self.values[index].name}: " for index, expected in step.guards)
+            guards += "".join(f"in {loop.label}: " for loop in self.loops if loop.first <= number < loop.last)
             lines.append(f"{number:5d} {mark} {step.kernel or 'onnxruntime':18s} {guards}{step.label}: {writes}")
         return "\n".join(lines)

@@ -11,10 +11,10 @@ from __future__ import annotations
 from bisect import bisect_left, bisect_right
 
 from tenonnx.errors import AliasError
-from tenonnx.plan.types import ExecutionPlan, PlannedValue, Storage
+from tenonnx.plan.types import ExecutionPlan, PlannedLoop, PlannedValue, Storage
 
 _IN_ARENA = (Storage.ARENA, Storage.WORKSPACE, Storage.INPLACE_REUSE)
-_CHECKS = ("check_position", "check_indices", "check_paged_update", "check_page_table")
+_CHECKS = ("check_position", "check_indices", "check_paged_update", "check_page_table", "loop_check")
 _ARENA, _GATE = -1, -2  # spaces: the arena, and the order of checks before cache writes
 
 Case = frozenset[tuple[int, bool]]  # what conditions, by their content, are taken to be
@@ -123,41 +123,120 @@ def _writable(plan: ExecutionPlan) -> set[int]:
     return {_owner(plan, alias) for alias, _ in plan.aliases}
 
 
-def _verify_contents(plan: ExecutionPlan) -> None:
+class _Replay:
     """Every read finds the version that it names, whole, in every case; every write follows the version before it."""
-    writable = _writable(plan)
-    arena = _Arena()
-    current: dict[int, Writes] = {}  # versions
 
-    def read(index: int, case: Case, where: str) -> None:
-        value, content = plan.values[index], _content(plan, index)
-        if not _finds(current.get(content, []), value.version, case, 0):
-            found = [version for version, _ in current.get(content, [])] or [0]
-            raise AliasError(f"{where} reads version {value.version} of {value.name!r}, found {found}")
-        if _in_arena(plan, value) and not arena.holds(*_bytes(value), content, case):
+    def __init__(self, plan: ExecutionPlan) -> None:
+        self.plan = plan
+        self.writable = _writable(plan)
+        self.arena = _Arena()
+        self.current: dict[int, Writes] = {}  # versions
+        self.given: frozenset[int] = frozenset()  # conditions that hold wherever a step of the loop under proof runs
+
+    def shows(self, index: int, case: Case) -> bool:
+        """Whether the content of a value is now of the version that it names."""
+        return _finds(self.current.get(_content(self.plan, index), []), self.plan.values[index].version, case, 0)
+
+    def _read(self, index: int, case: Case, where: str) -> None:
+        value, content = self.plan.values[index], _content(self.plan, index)
+        if not self.shows(index, case):
+            raise AliasError(f"{where} reads version {value.version} of {value.name!r}, found {self._found(content)}")
+        if _in_arena(self.plan, value) and not self.arena.holds(*_bytes(value), content, case):
             raise AliasError(f"{where} reads {value.name!r} after its bytes were given to another value")
 
-    for number, step in enumerate(plan.steps):
+    def _found(self, content: int) -> list[int]:
+        return [version for version, _ in self.current.get(content, [])] or [0]
+
+    def step(self, number: int) -> None:
+        plan, step = self.plan, self.plan.steps[number]
         where = f"plan: step {number} ({step.label})"
         case = _ALWAYS
         for condition, expected in step.guards:
-            read(condition, case, where)
-            case |= {(_content(plan, condition), expected)}
+            self._read(condition, case, where)
+            if _content(plan, condition) not in self.given:
+                case |= {(_content(plan, condition), expected)}
         for index in step.inputs:
             if index >= 0:
-                read(index, case, where)
+                self._read(index, case, where)
         for index in step.outputs:
             value, content = plan.values[index], _content(plan, index)
-            _check_write(plan, index, writable, where)
-            if not _finds(current.get(content, []), value.version - 1, case, 0):
-                found = [version for version, _ in current.get(content, [])] or [0]
-                raise AliasError(f"{where} writes version {value.version} of {value.name!r} over {found}")
-            current[content] = _written(current.get(content, []), value.version, case)
+            _check_write(plan, index, self.writable, where)
+            if not _finds(self.current.get(content, []), value.version - 1, case, 0):
+                raise AliasError(f"{where} writes version {value.version} of {value.name!r} over {self._found(content)}")
+            self.current[content] = _written(self.current.get(content, []), value.version, case)
             if _in_arena(plan, value):
-                arena.write(*_bytes(value), content, case)
+                self.arena.write(*_bytes(value), content, case)
+
+
+def _verify_contents(plan: ExecutionPlan) -> None:
+    replay = _Replay(plan)
+    loops = {loop.first: loop for loop in plan.loops}
+    checks = {loop.check: loop for loop in plan.loops}
+    number = 0
+    while number < len(plan.steps):
+        loop = loops.get(number)
+        if loop is None:
+            if number in checks:
+                verify_loop(replay, checks[number], dry=True)
+            replay.step(number)
+            number += 1
+        else:
+            verify_loop(replay, loop)
+            number = loop.last
     for name, index in plan.outputs:
-        if not _finds(current.get(_content(plan, index), []), plan.values[index].version, _ALWAYS, 0):
+        if not replay.shows(index, _ALWAYS):
             raise AliasError(f"plan: output {name!r} does not show the content that it names")
+
+
+def verify_loop(replay: _Replay, loop: PlannedLoop, dry: bool = False) -> None:
+    """Prove a loop by two trips: each finds what the one before has left, and the second leaves all bytes as the first did.
+
+    With ``dry``, prove the run of its checks alone: it touches no cache that the loop updates, and what it reads of the loop it
+    has made itself, as the loop will.
+    """
+    plan = replay.plan
+    numbers = [number for number in range(loop.first, loop.last) if not dry or number in loop.dry]
+    written = {_content(plan, index) for number in range(loop.first, loop.last) for index in plan.steps[number].outputs}
+    caches = written & replay.writable
+    carried = {_content(plan, entered): (entered, left) for entered, left in loop.carried}
+    where = f"plan: {loop.label}"
+    _check_dry(plan, loop, caches, where)
+    before = dict(replay.current)
+    replay.given = frozenset({_content(plan, loop.on)})
+    case = _case(plan, plan.steps[loop.last - 1].guards) - {(_content(plan, loop.on), True)}
+    for content in written - caches:
+        replay.current.pop(content, None)
+    for number in numbers:
+        if number < loop.body:
+            replay.step(number)
+    passing = caches if not dry else set()
+    passing |= {content for content in carried if content in replay.current and content not in caches}
+    begun = {content: list(replay.current.get(content, [])) for content in written}
+    again = {_content(plan, index) for number in range(loop.body, loop.last) for index in plan.steps[number].outputs}
+    if not {content for content in again if begun[content] or content in caches} <= set(carried):
+        raise AliasError(f"{where} updates what it does not carry from trip to trip")
+    for _ in range(2):
+        replay.current.update(begun)
+        for number in numbers:
+            if number >= loop.body:
+                replay.step(number)
+        for content in passing:
+            if not replay.shows(carried[content][1], case):
+                raise AliasError(f"{where} does not leave {plan.values[carried[content][0]].name!r} as the next trip needs it")
+    replay.given = frozenset()
+    if dry:
+        replay.current = before
+
+
+def _check_dry(plan: ExecutionPlan, loop: PlannedLoop, caches: set[int], where: str) -> None:
+    """All checks of a loop run in its dry run, which neither reads nor writes the caches that the loop updates."""
+    for number in range(loop.first, loop.last):
+        step = plan.steps[number]
+        if step.kernel in _CHECKS and (loop.check < 0 or number not in loop.dry):
+            raise AliasError(f"{where} has a check, {step.label}, that is not made before its first trip")
+        touched = {_content(plan, index) for index in (*step.inputs, *step.outputs, *(c for c, _ in step.guards)) if index >= 0}
+        if number in loop.dry and touched & caches:
+            raise AliasError(f"{where}: step {number} ({step.label}) of its dry run touches a cache that the loop updates")
 
 
 def _case(plan: ExecutionPlan, guards: tuple[tuple[int, bool], ...]) -> Case:
@@ -167,15 +246,18 @@ def _case(plan: ExecutionPlan, guards: tuple[tuple[int, bool], ...]) -> Case:
 def _verify_checks(plan: ExecutionPlan) -> None:
     """Every check passes before the first cache is written, and each update's position is among what they passed."""
     writable = _writable(plan)
-    passed: dict[tuple[int, int], list[Case]] = {}  # (position, highest allowed): in which cases it was checked
+    passed: dict[tuple[int, int, int], list[Case]] = {}  # (position, its version, highest allowed): in which cases checked
+    in_loops = {number for loop in plan.loops for number in range(loop.first, loop.last)}
     pages: set[tuple[int, ...]] = set()  # (table, page ids, position, rows, tokens of a page)
     written = ""
     for number, step in enumerate(plan.steps):
         where = f"plan: step {number} ({step.label})"
         if step.kernel in _CHECKS:
-            if written:
+            if written and number not in in_loops:  # those have passed before, in a dry run
                 raise AliasError(f"{where} checks after {written} has written a cache")
-            passed.setdefault((_content(plan, step.inputs[0]), step.ints[0]), []).append(_case(plan, step.guards))
+            if step.kernel == "loop_check":
+                continue
+            passed.setdefault((*_version(plan, step.inputs[0]), step.ints[0]), []).append(_case(plan, step.guards))
             if step.kernel == "check_paged_update":
                 pages.add((*(_content(plan, index) for index in step.inputs), *step.ints[:2]))
         elif any(_owner(plan, index) in writable for index in step.outputs):
@@ -185,7 +267,7 @@ def _verify_checks(plan: ExecutionPlan) -> None:
             axis = step.ints[0]
             limit = plan.values[cache].dims[axis] - plan.values[values].dims[axis]
             case = _case(plan, step.guards)
-            if not any(checked <= case for checked in passed.get((_content(plan, position), limit), ())):
+            if not any(checked <= case for checked in passed.get((*_version(plan, position), limit), ())):
                 raise AliasError(f"{where} writes at {plan.values[position].name!r}, which no step checks against {limit}")
         if step.kernel == "paged_update":
             table, page_id, values, position = step.inputs
@@ -199,7 +281,7 @@ def _verify_meetings(plan: ExecutionPlan) -> None:
     writable = _writable(plan)
     phase = _Phase()
     for number, step in enumerate(plan.steps):
-        if step.sync or step.kernel is None:
+        if step.sync or step.kernel in (None, "loop_check"):
             phase = _Phase()
         if step.kernel is None:
             continue
@@ -239,3 +321,7 @@ def _content(plan: ExecutionPlan, index: int) -> int:
     while plan.values[index].storage in (Storage.VIEW, Storage.ALIAS):
         index = plan.values[index].root
     return index
+
+
+def _version(plan: ExecutionPlan, index: int) -> tuple[int, int]:
+    return _content(plan, index), plan.values[index].version
