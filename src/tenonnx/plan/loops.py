@@ -120,9 +120,6 @@ def _check_first(builder: Builder, loop: DraftLoop, steps: list[DraftStep], chec
     outer = {id(value): value for step in needed for value in step.reads if id(value.owner) not in made}
     with builder.under(loop.outer):
         loop.check = builder.step(LOOP_CHECK, loop.label, [*outer.values()], [], parallel=False)
-    for step in steps:
-        if step.writes_cache:
-            step.after.append(loop.check)
 
 
 def _needed(loop: DraftLoop, steps: list[DraftStep], checks: list[DraftStep]) -> list[DraftStep]:

@@ -6,9 +6,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from itertools import accumulate
 
-from tenonnx.plan.types import ExecutionPlan, Storage
-
-PLACED = (Storage.ARENA, Storage.WORKSPACE, Storage.INPLACE_REUSE)
+from tenonnx.plan.proof import IN_ARENA, content_of
+from tenonnx.plan.types import ExecutionPlan
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,20 +21,13 @@ class Tenant:
     last: int
 
 
-def holder(plan: ExecutionPlan, index: int) -> int:
-    """The value whose bytes a name shows: its storage's, but a value that takes over bytes holds them from then on."""
-    while plan.values[index].storage in (Storage.VIEW, Storage.ALIAS):
-        index = plan.values[index].root
-    return index
-
-
 def uses(plan: ExecutionPlan) -> dict[int, tuple[int, int]]:
     """For each holder the first and the last step that touch its bytes."""
     spans: dict[int, tuple[int, int]] = {}
     for number, step in enumerate(plan.steps):
         for index in (*step.inputs, *step.outputs, *(condition for condition, _ in step.guards)):
             if index >= 0:
-                held = holder(plan, index)
+                held = content_of(plan, index)
                 spans[held] = (spans.get(held, (number, number))[0], number)
     return spans
 
@@ -45,7 +37,7 @@ def tenants(plan: ExecutionPlan) -> list[Tenant]:
     spans = uses(plan)
     heirs: dict[int, list[int]] = {}  # by the value that had the bytes first, in the order of their steps
     for index in sorted(spans, key=lambda index: spans[index]):
-        if plan.values[index].storage in PLACED:
+        if plan.values[index].storage in IN_ARENA:
             heirs.setdefault(plan.values[index].root, []).append(index)
     found = []
     for line in heirs.values():
@@ -71,11 +63,11 @@ def in_use(held: Iterable[Tenant], steps: int) -> list[int]:
 
 def slot_uses(plan: ExecutionPlan, value: int) -> tuple[list[int], list[int]]:
     """The steps that read, and those that write, the storage of a graph input or output."""
-    held = holder(plan, value)
+    held = content_of(plan, value)
     reads, writes = [], []
     for number, step in enumerate(plan.steps):
-        if any(holder(plan, index) == held for index in step.outputs):
+        if any(content_of(plan, index) == held for index in step.outputs):
             writes.append(number)
-        elif any(index >= 0 and holder(plan, index) == held for index in step.inputs):
+        elif any(index >= 0 and content_of(plan, index) == held for index in step.inputs):
             reads.append(number)
     return reads, writes
