@@ -17,6 +17,7 @@ from tenonnx.plan.timeline import live_bytes, tenants
 from tests.gguf_files import write_llama
 from tests.graphs import cached_graphs
 from tests.models import FLOAT, INT64, Graph, cache_model, spec_example
+from tests.runtime.test_loops_at_run_time import loop_model
 
 DIMS = ["--dim", "batch=1", "--dim", "heads=2", "--dim", "head_size=4", "--dim", "new_length=3"]
 KEYS = ["peak_bytes", "arena_bytes", "workspace_bytes", "cache_bytes", "extra_cache_bytes", "steps", "values"]
@@ -105,6 +106,13 @@ def test_layers_that_are_alike_stand_there_once(tmp_path):
     assert folded
     for _, _, last in folded:
         assert int(last) + 1 in shown or int(last) == len(every) - 1
+
+
+def test_steps_of_a_loop_have_a_sign(tmp_path):
+    save(loop_model(), tmp_path / "loop.onnx")
+    lines = run(tmp_path / "loop.onnx").splitlines()
+    assert any("\N{CLOCKWISE OPEN CIRCLE ARROW} updated.body[0]/u (CacheUpda" in line and "cache" in line for line in lines)
+    assert max(map(len, lines)) <= 80 and not any("if updated.body/on" in line for line in lines)
 
 
 def test_what_does_not_fit_is_told(example, monkeypatch):

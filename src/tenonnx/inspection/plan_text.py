@@ -39,15 +39,22 @@ def plan_lines(planned: Planned, memory: Memory, every_step: bool = False) -> It
 
 def _step(plan: ExecutionPlan, number: int) -> Text:
     step = plan.steps[number]
-    name = step_label(plan, step)
+    name = step_label(plan, number)
     line = Text(f"{number:5d}  {_clipped(step.kernel or 'onnxruntime', _KERNEL):{_KERNEL}} ")
     return line.append(f"{_clipped(name, _LABEL):{_LABEL}} {written(plan, step):>{_WRITES}}")
 
 
-def step_label(plan: ExecutionPlan, step: PlannedStep) -> str:
-    """The nodes of a step, behind the conditions under which it runs."""
-    guards = "".join(f"if {'' if expected else 'not '}{plan.values[index].name}: " for index, expected in step.guards)
-    return guards + step.label
+def step_label(plan: ExecutionPlan, number: int) -> str:
+    """The nodes of a step, behind the conditions under which it runs; in a loop, those around the loop and its sign."""
+    step = plan.steps[number]
+    loops = [loop for loop in plan.loops if loop.first <= number < loop.last]
+    conditions = {loop.on for loop in loops}
+    guards = "".join(
+        f"if {'' if expected else 'not '}{plan.values[index].name}: "
+        for index, expected in step.guards
+        if index not in conditions
+    )
+    return guards + "\N{CLOCKWISE OPEN CIRCLE ARROW} " * len(loops) + step.label
 
 
 def value_type(value: PlannedValue) -> str:

@@ -167,7 +167,7 @@ def _legend(plan: ExecutionPlan) -> Iterator[str]:
 
 def _rows(plan: ExecutionPlan, live: list[int]) -> Iterator[str]:
     for number, (step, count) in enumerate(zip(plan.steps, live, strict=True)):
-        cells = number, step.kernel or "onnxruntime", step_label(plan, step), written(plan, step), f"{count:,}"
+        cells = number, step.kernel or "onnxruntime", step_label(plan, number), written(plan, step), f"{count:,}"
         yield f"<tr>{''.join(f'<td>{_text(str(cell))}</td>' for cell in cells)}</tr>"
 
 
