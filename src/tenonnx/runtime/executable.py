@@ -133,7 +133,7 @@ class Executable:
                 if isinstance(segment, Trips):
                     self._loop(lease, segment, ran)
                 else:
-                    self._once(lease, segment, ran)
+                    self._execute(lease, segment, ran)
             for value, offset, slot in self._aliases:
                 if lease.address(value) != slots[slot] + offset:
                     names = self.plan.values[value].name, self.plan.slots[slot].name
@@ -146,7 +146,7 @@ class Executable:
         """How often an update ran; None stands for those that every run makes once."""
         return 1 if step is None or step in ran else int(lease.count(step))
 
-    def _once(self, lease: Any, run: Run, ran: set[int]) -> None:
+    def _execute(self, lease: Any, run: Run, ran: set[int]) -> None:
         if run.region is None:
             fault = lease.execute(run.first, run.last, self.threads)
             if fault is not None:
@@ -158,10 +158,10 @@ class Executable:
     def _loop(self, lease: Any, trips: Trips, ran: set[int]) -> None:
         """As many trips as the loop's condition says; none where the loop stands in a branch that is not taken."""
         for run in trips.before:
-            self._once(lease, run, ran)
+            self._execute(lease, run, ran)
         while lease.taken(trips.loop.last - 1):  # which sets the condition anew, and runs under nothing else
             for run in trips.body:
-                self._once(lease, run, ran)
+                self._execute(lease, run, ran)
 
     def _error(self, step: int, code: int, found: int, low: int, high: int, where: int) -> TenonnxError:
         label = self.plan.steps[step].label
