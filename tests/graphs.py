@@ -359,7 +359,10 @@ def _update_in_branches(growing: Growing, cache: str, tips: dict[str, str], dept
 
 
 def _update_in_loop(growing: Growing, cache: str, tips: dict[str, str]) -> None:
-    """A Loop that carries the cache and a sum, row position + i in trip i, ended by its count or by a condition."""
+    """A Loop that carries the cache and a sum, row position + i in trip i, ended by its count or by a condition.
+
+    The count stands in the model, or comes at run time.
+    """
     draw, main = growing.draw, growing.case.graph
     shape = growing.case.inputs[cache].shape
     axis = draw(st.integers(0, len(shape) - 1))
@@ -375,14 +378,19 @@ def _update_in_loop(growing: Growing, cache: str, tips: dict[str, str]) -> None:
     ):
         main.input(name, kind, [])
         growing.case.inputs[name] = np.array(value, bool if kind == BOOL else np.int64)
-    count = growing.g.constant(growing.name("k"), np.array(trips, np.int64))
+    known = draw(st.booleans())
+    if known:
+        count = growing.g.constant(growing.name("k"), np.array(trips, np.int64))
+    else:
+        count = main.input(growing.name("trips"), INT64, [])
+        growing.case.inputs[count] = np.array(trips, np.int64)
     names = {kind: growing.name(kind) for kind in ("i", "go", "c", "s", "p", "next", "on")}
     with growing.body() as body:
         for kind, elem_type, size in (("i", INT64, ()), ("go", BOOL, ()), ("c", FLOAT, shape), ("s", FLOAT, dims)):
             body.input(names[kind], elem_type, list(size))
         growing.pool[names["s"]] = dims
         # The body reads what it carries or what was there before the loop: a value made of both would need both at once.
-        if draw(st.booleans()):
+        if not known or draw(st.booleans()):  # the body stands there once: its trips find what they carry alone
             growing.pool[names["c"]] = growing.pool.pop(tips[cache])
         growing.grow(draw(st.integers(0, 3)))
         body.node("Add", [position, names["i"]], names["p"])

@@ -200,7 +200,7 @@ def test_ctrl_c_stops_the_answer_and_not_the_conversation():
 
 
 def test_help_and_version():
-    for name in ("", "generate", "chat", "pull", "convert", "check", "demo"):
+    for name in ("", "generate", "chat", "pull", "convert", "check", "plan", "demo"):
         result = CliRunner().invoke(cli.app, [*filter(None, [name]), "--help"])
         assert result.exit_code == 0 and "Example: tenonnx" in result.stdout
     result = CliRunner().invoke(cli.app, ["--version"])

@@ -105,6 +105,25 @@ def test_chains_of_operators_over_constants(name: str) -> None:
             np.testing.assert_allclose(Session(g.model).run(feeds)["y"], reference(g.model, feeds)[0], rtol=1e-6)
 
 
+def test_what_is_made_of_one_source_in_several_ways_is_told_apart() -> None:
+    g = graph(("x", [1]))
+    for number in (0, 100, 200):
+        g.constant(f"at.{number}", np.array([number], np.int64))
+    g.constant("axis", np.array([1], np.int64))
+    made = {"minus": ("Neg", "c"), "size": ("Abs", "c"), "same": ("Neg", "c")}
+    for begin, end in ((0, 100), (100, 200)):
+        g.node("Slice", ["c", f"at.{begin}", f"at.{end}", "axis"], f"part.{begin}")
+        made[f"sign.{begin}"] = ("Sign", f"part.{begin}")
+    for name, (op, source) in made.items():
+        g.node(op, [source], name)
+        g.output(g.node("Mul", ["x", name], f"{name}.y"), FLOAT, [BIG[0], 100 if op == "Sign" else BIG[1]])
+    found = plan(g.model)
+    assert found.once is not None and len(found.once.outputs) == len(made) - 1  # two are the same
+    feeds = {"x": np.float32([2])}
+    for value, expected in zip(Session(g.model).run(feeds).values(), reference(g.model, feeds), strict=True):
+        np.testing.assert_array_equal(value, expected)
+
+
 def test_random_numbers_are_drawn_in_every_run() -> None:
     g = graph(("x", [1]))
     g.model.opset_import[0].version = 21  # the last for which onnxruntime has it
@@ -144,6 +163,16 @@ def test_constants_of_shapes_are_those_of_their_own_plan() -> None:
     for n in (1, 5, 3, 5):
         np.testing.assert_array_equal(session.run({"x": np.full(n, 2)})["y"], np.full(n, -2 * n))
     assert labels(plan(g.model, {"n": 4})) == ["y (Mul)"]
+
+
+def test_what_onnxruntime_makes_of_shapes_is_made_in_every_run() -> None:
+    """A session of onnxruntime for each shape would cost more than it saves."""
+    g = Graph(opset=22)
+    g.input("x", INT64, ["n"])
+    g.node("Sign", [g.node("Neg", [g.node("Shape", ["x"], "dims")], "minus")], "sign")
+    g.output(g.node("Mul", ["x", "sign"], "y"), INT64, ["n"])
+    assert labels(plan(g.model, {"n": 4})) == ["sign (Sign)", "y (Mul)"]
+    np.testing.assert_array_equal(Session(g.model).run({"x": np.full(3, 2)})["y"], [-2] * 3)
 
 
 def test_a_constant_result_is_the_callers_own() -> None:

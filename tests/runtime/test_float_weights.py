@@ -13,6 +13,8 @@ import pytest
 from onnx.reference import ReferenceEvaluator
 
 from tenonnx import Session, dtypes, ledger, load, save
+from tenonnx.compiled import Wanted, pack
+from tenonnx.layouts import LAYOUTS
 from tests.models import FLOAT, INT64, Graph
 
 TYPES = {"FLOAT": np.float32, "FLOAT16": np.float16, "BFLOAT16": ml_dtypes.bfloat16}
@@ -241,6 +243,22 @@ def test_of_external_weights_only_the_packed_ones_stay_in_memory(tmp_path: Path,
     assert mapped_bytes(tmp_path / "m.onnx.data") < 1 << 20
     np.testing.assert_allclose(session.run(feeds)["y"], expected, rtol=1e-4, atol=1e-3)
     assert mapped_bytes(tmp_path / "m.onnx.data") < 1 << 20
+
+
+@pytest.mark.parametrize("columns_first", [False, True])
+def test_sources_are_given_back_part_by_part(columns_first: bool) -> None:
+    rows, columns = 3001, 1000
+    matrix = numbers(rows, columns)
+    payload = np.ascontiguousarray(matrix.T if columns_first else matrix).view(np.uint8).reshape(-1)
+    released: list[int] = []
+    want = Wanted(LAYOUTS["f32"], rows, columns, columns_first)
+    packed = pack(payload, "F32", want, 2, lambda: released.append(1))
+    assert len(released) == 2  # of 12 MB
+    padded = np.zeros((3008, columns), np.float32)
+    padded[:rows] = matrix
+    np.testing.assert_array_equal(
+        packed.view(np.float32).reshape(-1, columns, 8), padded.reshape(-1, 8, columns).transpose(0, 2, 1)
+    )
 
 
 def outside(model: Any, path: Path) -> None:

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tenonnx import CapacityError, CheckError, Session, ShapesContext, UnsupportedError, check, plan, writable
+from tenonnx import CapacityError, CheckError, Session, ShapesContext, check, plan, writable
 from tenonnx.plan import Storage
 from tests.models import BOOL, FLOAT, INT64, Graph
 from tests.oracle.functional import evaluate
@@ -262,14 +262,3 @@ def test_annotations_of_a_loop_that_are_true() -> None:
     loop.output_alias.add(output_index=0, input_index=2, kind=1)
     loop.attribute[0].g.input[2].access = 1
     assert check(model) == []
-
-
-def test_trips_that_the_model_does_not_say() -> None:
-    g = outer()
-    g.input("trips", INT64, [])
-    g.holding("Loop", ["trips", "", "cache", "values"], "updated", "sum", body=_without_rows())
-    g.output("updated", FLOAT, DIMS, alias_of="cache")
-    found = check(g.model)
-    assert [diagnostic.kind for diagnostic in found] == ["limit"]
-    with pytest.raises(UnsupportedError, match="number of trips 'trips' is not known"):
-        Session(g.model)

@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from tenonnx.cli import bench, chat, check, convert, demo, generate, inspect, packs, perplexity, pull, quantize
+from tenonnx.cli import bench, chat, check, convert, demo, generate, inspect, packs, perplexity, plan, pull, quantize
 from tenonnx.cli.common import leave_unwritable, open_closed_streams
 
 # Plain help and errors: rich would cost every command its import.
@@ -27,6 +27,7 @@ for command in (
     convert.convert,
     quantize.quantize,
     inspect.inspect,
+    plan.plan,
     perplexity.perplexity,
     bench.bench,
     check.check,

@@ -6,12 +6,16 @@ import contextlib
 import functools
 import os
 import sys
-from collections.abc import Callable, Iterator
-from typing import Annotated, Any, NoReturn, ParamSpec
+from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, NoReturn, ParamSpec
 
 import typer
 
-from tenonnx.errors import OptionError, TenonnxError
+from tenonnx.errors import OptionError, PayloadError, TenonnxError
+
+if TYPE_CHECKING:
+    from rich.text import Text
 
 P = ParamSpec("P")
 
@@ -115,6 +119,27 @@ def print_json(value: Any) -> None:
     import json
 
     print(json.dumps(value, ensure_ascii=False))
+
+
+def print_lines(lines: Iterable[Text]) -> None:
+    """Lines as wide as the terminal, coloured where it shows colours."""
+    from rich.console import Console
+
+    from tenonnx.inspection.bitmap import printable
+
+    console = Console(highlight=False)  # no colours where NO_COLOR is set, or the output is no terminal
+    for line in lines:
+        line.plain = printable(line.plain)
+        console.print(line, no_wrap=True, overflow="ellipsis", crop=True)
+
+
+def write_text(path: Path, text: str, what: str) -> None:
+    """Write a drawing or a page, and tell of it."""
+    try:
+        path.write_text(text, encoding="utf-8")
+    except OSError as error:
+        raise PayloadError(f"{path}: cannot be written: {error.strerror}") from error
+    tell(f"{path}: {what}")
 
 
 def size(count: int) -> str:

@@ -2,17 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 
-from tenonnx.cli.common import AsJson, command, print_json, tell
-from tenonnx.errors import OptionError, PayloadError
-
-if TYPE_CHECKING:
-    from rich.text import Text
+from tenonnx.cli.common import AsJson, command, print_json, print_lines, write_text
+from tenonnx.errors import OptionError
 
 
 @command("tenonnx inspect smollm2-135m --values 'blk.0.attn_q.weight[3]'")
@@ -62,20 +58,12 @@ def _shows_pages(file: str, drawing: Path | None, json: bool) -> bool:
 
     saved = read_page_map(file)
     if drawing is not None:
-        _write(drawing, page_svg(saved), f"the pages of {file}")
+        write_text(drawing, page_svg(saved), f"the pages of {file}")
     if json:
         print_json(described(saved))
     elif drawing is None:
-        _print(page_lines(saved))
+        print_lines(page_lines(saved))
     return True
-
-
-def _write(path: Path, drawing: str, what: str) -> None:
-    try:
-        path.write_text(drawing, encoding="utf-8")
-    except OSError as error:
-        raise PayloadError(f"{path}: cannot be written: {error.strerror}") from error
-    tell(f"{path}: {what}")
 
 
 def _show_model(subject: Any, json: bool) -> None:
@@ -88,7 +76,7 @@ def _show_model(subject: Any, json: bool) -> None:
     from tenonnx.inspection.show import summary_lines
 
     path = Path(subject.name)
-    _print(summary_lines(found, path.stat().st_size if path.is_file() else None))
+    print_lines(summary_lines(found, path.stat().st_size if path.is_file() else None))
 
 
 def _show_type(subject: Any, wanted: str | None, drawing: Path | None, json: bool) -> None:
@@ -96,7 +84,7 @@ def _show_type(subject: Any, wanted: str | None, drawing: Path | None, json: boo
     if drawing is not None:
         from tenonnx.inspection.svg import svg
 
-        _write(drawing, svg(title, node), f"the bits of {title}")
+        write_text(drawing, svg(title, node), f"the bits of {title}")
     if json:
         from tenonnx.inspection import described
 
@@ -104,7 +92,7 @@ def _show_type(subject: Any, wanted: str | None, drawing: Path | None, json: boo
     elif drawing is None:
         from tenonnx.inspection.show import type_lines
 
-        _print(type_lines(title, node))
+        print_lines(type_lines(title, node))
 
 
 def _show_element(subject: Any, wanted: str, json: bool) -> None:
@@ -114,20 +102,9 @@ def _show_element(subject: Any, wanted: str, json: bool) -> None:
     if not json:
         from tenonnx.inspection.show import element_lines
 
-        _print(element_lines(element))
+        print_lines(element_lines(element))
         return
     fields = {name: jsonable(array) for name, array in element.fields.items()}
     raw = None if element.payload is None else element.payload.tobytes().hex()
     decoded = None if element.decoded is None else jsonable(element.decoded)
     print_json({"name": element.title, "bytes": raw, "fields": fields, "decoded": decoded})
-
-
-def _print(lines: Iterable[Text]) -> None:
-    from rich.console import Console
-
-    from tenonnx.inspection.bitmap import printable
-
-    console = Console(highlight=False)  # no colours where NO_COLOR is set, or the output is no terminal
-    for line in lines:
-        line.plain = printable(line.plain)
-        console.print(line, no_wrap=True, overflow="ellipsis", crop=True)

@@ -145,8 +145,8 @@ def _number(value: Any) -> str:
 def summary_lines(found: dict[str, Any], file_bytes: int | None) -> Iterator[Text]:
     """What a model is, in one screen: values whose names differ by numbers alone share a line."""
     total = sum(group["bytes"] for group in found["weights"])
-    stored = f"{_bytes_text(file_bytes)}; " if file_bytes is not None else ""
-    yield Text(f"{found['name']}: {stored}weights {_bytes_text(total)}", style="bold")
+    stored = f"{bytes_text(file_bytes)}; " if file_bytes is not None else ""
+    yield Text(f"{found['name']}: {stored}weights {bytes_text(total)}", style="bold")
     opsets = ", ".join(f"{domain} {version}" for domain, version in found["opsets"].items())
     yield Text(f"  IR {found['ir_version']}; {opsets}")
     nodes = ", ".join(f"{name} {count:,}" for name, count in list(found["nodes"].items())[:5])
@@ -158,7 +158,7 @@ def summary_lines(found: dict[str, Any], file_bytes: int | None) -> Iterator[Tex
     yield from _section("caches (READ_WRITE)", _grouped(caches))
     yield from _section("outputs", _grouped(found["outputs"]))
     groups = [
-        (group["format"], f"{group['count']:>7,}  {_bytes_text(group['bytes']):>12}  {group['file'] or 'in the model'}")
+        (group["format"], f"{group['count']:>7,}  {bytes_text(group['bytes']):>12}  {group['file'] or 'in the model'}")
         for group in found["weights"]
     ]
     yield from _section("weights", groups)
@@ -166,7 +166,8 @@ def summary_lines(found: dict[str, Any], file_bytes: int | None) -> Iterator[Tex
     yield from _section("metadata", [(key, _clipped(" ".join(text.split()), 46)) for key, text in found["metadata"].items()])
 
 
-def _bytes_text(count: int) -> str:
+def bytes_text(count: int) -> str:
+    """Bytes as people read them."""
     return f"{count:,} bytes" if count < 10_000 else f"{count / 1e6:,.2f} MB" if count < 1e9 else f"{count / 1e9:,.2f} GB"
 
 

@@ -3,12 +3,23 @@
 from tenonnx.callables import make_callable
 from tenonnx.plan.builder import Weight
 from tenonnx.plan.planner import Planner, plan
-from tenonnx.plan.types import CacheWrite, ExecutionPlan, PageWrite, PlannedStep, PlannedValue, Slot, Storage, WeightKey
+from tenonnx.plan.types import (
+    CacheWrite,
+    ExecutionPlan,
+    PageWrite,
+    PlannedLoop,
+    PlannedStep,
+    PlannedValue,
+    Slot,
+    Storage,
+    WeightKey,
+)
 
 __all__ = [
     "CacheWrite",
     "ExecutionPlan",
     "PageWrite",
+    "PlannedLoop",
     "PlannedStep",
     "PlannedValue",
     "Planner",

@@ -7,7 +7,7 @@ reading kernel does itself.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Any
@@ -19,7 +19,8 @@ from tenonnx.alias import AliasMap
 from tenonnx.errors import ShapeError, UnsupportedError
 from tenonnx.layouts import Layout
 from tenonnx.layouts.pages import DESCRIPTOR
-from tenonnx.plan.draft import DraftStep, Guards, Owner, Value, row_major
+from tenonnx.plan import preserve
+from tenonnx.plan.draft import DraftLoop, DraftStep, Guards, Owner, Value, identity, row_major
 from tenonnx.plan.types import CacheWrite, PageWrite, Storage, WeightKey
 from tenonnx.schema.graph import Scope
 from tenonnx.shapes import ShapesContext, SymTensor
@@ -92,7 +93,7 @@ class Builder:
         self.inputs: dict[str, Value] = {}
         self._tensors: dict[str, Value] = {}  # plain initializers as they are stored
         self.guards: Guards = ()  # under which the steps now being added run
-        self._cache_names = {*aliases.mutable_inputs, *(alias.output for alias in (*aliases.aliases, *aliases.joins))}
+        self.loops: list[DraftLoop] = []
         self._derived: dict[tuple[Guards, tuple[Any, ...]], Any] = {}
         self._homes: dict[str, Guards] = {}  # of lazy values: where they were defined
         for name in scope.inputs:
@@ -112,10 +113,10 @@ class Builder:
         owner = Owner(name, Storage.INPUT, nbytes_of(elem_type, dims), mutable=mutable)
         self.env[name] = self.inputs[name] = Value(name, elem_type, dims, row_major(dims), owner)
 
-    def constant(self, name: str, array: np.ndarray) -> Value:
-        """A value that the plan itself provides."""
+    def constant(self, name: str, array: np.ndarray, *, of_shape: bool = False) -> Value:
+        """A value that the plan itself provides; ``of_shape`` where it follows from the shapes of the inputs."""
         array = np.asarray(array, order="C")  # ascontiguousarray would give a scalar an axis
-        owner = Owner(name, Storage.INITIALIZER, array.nbytes, constant=array)
+        owner = Owner(name, Storage.INITIALIZER, array.nbytes, constant=array, of_shape=of_shape)
         return Value(name, dtypes.of_numpy(array.dtype, name).number, array.shape, row_major(array.shape), owner)
 
     # ---- Types and names
@@ -212,50 +213,23 @@ class Builder:
         """Add a kernel call and note the versions that it makes."""
         for value in outputs:
             if value.owner.mutable:
-                self._protect(kernel, label, inputs, value, more.get("reuse", ()))
+                preserve.protect(self, kernel, label, inputs, value, more.get("reuse", ()))
         touched = sum(value.size * value.itemsize for value in (*inputs, *outputs) if value is not None)
         more.setdefault("parallel", touched >= PARALLEL_BYTES)
+        more.setdefault("loop", next((loop for loop in self.loops if (loop.on, True) in self.guards), None))
         made = DraftStep(kernel, label, inputs, outputs, guards=self.guards, **more)
         for value in outputs:
             value.owner.writers.setdefault(value.version, []).append(made)
         self.steps.append(made)
         return made
 
-    def _protect(self, kernel: str | None, label: str, inputs: list[Value | None], result: Value, reuse: Sequence[int]) -> None:
-        """See that a step that writes a cache reads nothing of it that its own writing would have changed before."""
-        # Values that are the whole cache fit at position 0 alone, where each byte is written onto itself. A step without a
-        # kernel is a node that plan.inplace has proved to write where it reads.
-        in_place = (0, 1) if kernel == "cache_update" else range(len(inputs)) if kernel is None else reuse
-        for index, value in enumerate(inputs):
-            if value is None or value.owner is not result.owner:
-                continue
-            if identity(value)[2:] == identity(result)[2:]:
-                if index not in in_place:
-                    raise UnsupportedError(
-                        f"{label}: output {result.name!r} must share the storage of {value.name!r}, which kernel {kernel} "
-                        "still reads while it writes; use an elementwise operator or CacheUpdate, or drop the alias"
-                    )
-            else:
-                inputs[index] = self._preserved(value)
-
     def define(self, node: Any, *results: Value | Lazy) -> None:
         """Bind the outputs of a node, in order, to what they stand for."""
         for name, result in zip(node.output, results, strict=False):
             if name:
-                self._check_alias(node, name, result)
+                preserve.check_alias(self, node, name, result)
                 self.env[name] = result
                 self._homes[name] = self.guards
-
-    def _check_alias(self, node: Any, name: str, result: Value | Lazy) -> None:
-        source = self.aliases.source(name)
-        if source is None:
-            return
-        old = self.value(source)
-        if not isinstance(result, Value) or result.owner is not old.owner or identity(result)[2:] != identity(old)[2:]:
-            raise UnsupportedError(
-                f"{self.label(node)}: output {name!r} must share the storage of {source!r}, element for element, which this "
-                "operator cannot; drop the alias, or update the cache with CacheUpdate"
-            )
 
     # ---- Values derived from others, made once
 
@@ -282,31 +256,6 @@ class Builder:
 
         return self.once(("copy", *identity(value)), make)
 
-    def _preserved(self, value: Value) -> Value:
-        """The same dimensions over a copy of the elements; repeated ones are copied once."""
-        dims = tuple(1 if stride == 0 else dim for dim, stride in zip(value.dims, value.strides, strict=True))
-        return self.copy(value.view(dims, value.strides, value.name)).broadcast(value.dims)
-
-    def detach(self, stuck: list[DraftStep]) -> list[DraftStep]:
-        """Let steps that wait for an update, and yet read a part of the old cache, read a copy of it; the copying steps.
-
-        The cache itself under an old name is never copied: its reader stands in the graph after the update it contradicts.
-        """
-        copies: list[DraftStep] = []
-        for step in stuck:
-            for index, value in enumerate(step.inputs):
-                if value is None or not value.owner.mutable or value.name in self._cache_names:
-                    continue
-                if all(other is step or other.excludes(step) for other in value.owner.writers.get(value.version + 1, ())):
-                    continue
-                with self.under(step.guards):
-                    copy = self._preserved(value)
-                (maker,) = copy.owner.writers[copy.version]
-                if maker is not step:
-                    step.inputs[index] = copy
-                    copies.append(maker)
-        return copies
-
     def check(self, kernel: str, value: Value, ints: tuple[int, ...], label: str, *more: Value) -> DraftStep:
         """A step that stops the run, before any cache is written, when a value is out of range."""
         dense = [self.dense(part) for part in (value, *more)]
@@ -321,11 +270,6 @@ def _stored(tensor: Any) -> Value:
     dims = tuple(tensor.dims)
     owner = Owner(tensor.name, Storage.INITIALIZER, nbytes_of(tensor.data_type, dims), weight=WeightKey(tensor.name, "tensor"))
     return Value(tensor.name, tensor.data_type, dims, row_major(dims), owner)
-
-
-def identity(value: Value) -> tuple[Any, ...]:
-    """A key that is equal for values showing the same bytes in the same way."""
-    return id(value.owner), value.version, value.offset, value.dims, value.strides, value.elem_type
 
 
 def nbytes_of(elem_type: int, dims: tuple[int, ...]) -> int:

@@ -23,6 +23,7 @@ class Constants:
         self._nodes = nodes
         self._keys: dict[int, str] = {}  # of what is made, by id(owner)
         self._sources: dict[int, dict[int, int]] = {}  # id(owner) -> bytes of each initializer that it is made from
+        self._shaped: set[int] = set()  # owners of what depends on the shapes of the inputs
         self.steps: list[DraftStep] = []
         for step in steps:
             if self._is_constant(step):
@@ -49,18 +50,25 @@ class Constants:
             return False
         if not all(self._is_fixed(value) for check in (step, *step.after) for value in check.inputs if value is not None):
             return False
-        if not all(self._repeats(self._nodes[position]) for position in step.nodes):
+        if step.kernel is None and not self._repeats(step):
             return False
         return sum(owner.nbytes for owner in owners) <= max(SMALL, sum(self._origins(step).values()))
 
     def _is_fixed(self, value: Value) -> bool:
         return value.owner.storage is Storage.INITIALIZER or id(value.owner) in self._keys
 
-    @staticmethod
-    def _repeats(node: Any) -> bool:
-        """Whether a node left to onnxruntime gives the same each time, as far as is known."""
+    def _repeats(self, step: DraftStep) -> bool:
+        """Whether a node left to onnxruntime gives the same each time, as far as is known, and in plans for other shapes too.
+
+        What is made of shapes stays in every run: a session of onnxruntime for each shape would cost more than it saves.
+        """
+        (node,) = (self._nodes[position] for position in step.nodes)
         standard = node.domain in ("", "ai.onnx") and node.op_type not in _RANDOM
-        return standard and not any(attribute.HasField("g") or attribute.graphs for attribute in node.attribute)
+        bodies = any(attribute.HasField("g") or attribute.graphs for attribute in node.attribute)
+        return standard and not bodies and not self._is_shaped(step)
+
+    def _is_shaped(self, step: DraftStep) -> bool:
+        return any(value.owner.of_shape or id(value.owner) in self._shaped for value in step.inputs if value is not None)
 
     def _origins(self, step: DraftStep) -> dict[int, int]:
         found: dict[int, int] = {}
@@ -72,6 +80,8 @@ class Constants:
     def _note(self, step: DraftStep) -> None:
         origins = self._origins(step)
         what = (step.kernel, step.ints, step.floats, step.nodes, *(self._content(value) for value in step.inputs))
+        if self._is_shaped(step):
+            self._shaped.update(id(value.owner) for value in step.outputs)
         for index, value in enumerate(step.outputs):
             shown = (index, value.elem_type, value.dims, value.strides, value.offset)
             self._sources[id(value.owner)] = origins

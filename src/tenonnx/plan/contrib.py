@@ -14,7 +14,7 @@ import numpy as np
 from tenonnx.plan.attention import attend, heads_of
 from tenonnx.plan.builder import FLOAT, INT32, INT64, Builder, identity
 from tenonnx.plan.decoder import rms_norm
-from tenonnx.plan.draft import DraftStep, Value
+from tenonnx.plan.draft import Value
 from tenonnx.plan.inplace import shifted, updated
 from tenonnx.schema.graph import Scope, attributes
 
@@ -68,8 +68,7 @@ def group_query_attention(builder: Builder, node: Any) -> bool:
     results, checks = updated(builder, node, label)
     first, lengths = shifted(builder, seqlens, 1 - k.dims[2]), shifted(builder, seqlens, 1)
     if tables:
-        angles, check = _angles(builder, tables, first, k.dims[2], label)
-        checks = [*checks, check]
+        angles = _angles(builder, tables, first, k.dims[2], label)
         q, k = (_rotated(builder, label, value, angles, int(given.get("rotary_interleaved", 0))) for value in (q, k))
     for values, name, index in ((k, past[0], 1), (v, past[1], 2)):
         cache = builder.value(name)
@@ -117,8 +116,8 @@ def _fits(q: Value, k: Value, v: Value, caches: list[Value], seqlens: Value, tab
     return seqlens.dims == (batch,) and len(tables) in (0, 2) and len(rotated) <= 1 and sound
 
 
-def _angles(builder: Builder, tables: list[Value], first: Value, rows: int, label: str) -> tuple[tuple[Value, Value], DraftStep]:
-    """Cosines and sines FLOAT[batch, rows, h] of the rows from ``first`` [batch] on, and the check that the tables have them."""
+def _angles(builder: Builder, tables: list[Value], first: Value, rows: int, label: str) -> tuple[Value, Value]:
+    """Cosines and sines FLOAT[batch, rows, h] of the rows from ``first`` [batch] on, which the tables are checked to have."""
     dims = (first.dims[0], rows)
 
     def positions() -> Value:
@@ -137,7 +136,8 @@ def _angles(builder: Builder, tables: list[Value], first: Value, rows: int, labe
             builder.step("gather", f"rows of {table.name}", [table, places], [value], ints=(0,), after=[check])
         return made[0], made[1]
 
-    return builder.once(("angles", *identity(places), *map(id, tables)), gathered), check
+    found: tuple[Value, Value] = builder.once(("angles", *identity(places), *map(id, tables)), gathered)
+    return found
 
 
 def _rotated(builder: Builder, label: str, value: Value, angles: tuple[Value, Value], interleaved: int) -> Value:

@@ -6,8 +6,9 @@ from collections.abc import Callable
 from typing import Any
 
 from tenonnx.errors import ShapeError, UnsupportedError
-from tenonnx.plan.builder import BOOL, Builder, identity
-from tenonnx.plan.draft import Value
+from tenonnx.plan.builder import BOOL, Builder
+from tenonnx.plan.draft import Value, identity
+from tenonnx.plan.loops import FLOW_RULES as LOOP_RULES
 
 
 def merge(builder: Builder, node: Any) -> None:
@@ -58,4 +59,4 @@ def _kept(builder: Builder, node: Any, value: Value) -> Value:
     return made
 
 
-FLOW_RULES: dict[str, Callable[[Builder, Any], None]] = {"Merge": merge, "Pass": passed}
+FLOW_RULES: dict[str, Callable[[Builder, Any], None]] = {"Merge": merge, "Pass": passed, **LOOP_RULES}

@@ -15,7 +15,8 @@ import numpy as np
 from tenonnx import dtypes
 from tenonnx.plan.types import Storage, WeightKey
 
-CHECK_KERNELS = ("check_position", "check_indices", "check_paged_update", "check_page_table")
+LOOP_CHECK = "loop_check"  # no kernel: the executor runs all trips of a loop, but only what its checks need
+CHECK_KERNELS = ("check_position", "check_indices", "check_paged_update", "check_page_table", LOOP_CHECK)
 
 
 @dataclass(eq=False, slots=True)
@@ -30,6 +31,7 @@ class Owner:
     mutable: bool = False  # a READ_WRITE graph input
     weight: WeightKey | None = None
     constant: Any = None
+    of_shape: bool = False  # a constant of this plan alone, made from the shapes of its inputs
     writers: dict[int, list[DraftStep]] = field(default_factory=dict)
 
 
@@ -106,6 +108,21 @@ Guards = tuple[tuple[Value, bool], ...]  # BOOL values of one element, and what 
 
 
 @dataclass(eq=False, slots=True)
+class DraftLoop:
+    """Steps that run again while ``on`` holds. What passes from trip to trip keeps its place: the version that a trip ends
+    with is the one that the next begins with.
+    """
+
+    label: str
+    outer: Guards  # under which the loop as a whole runs
+    on: Value
+    outside: set[int]  # ids of the values that were there before it
+    enters: list[DraftStep] = field(default_factory=list)  # copies into what passes
+    carried: list[tuple[Value, Value]] = field(default_factory=list)  # as a trip begins, and as it ends
+    check: DraftStep | None = None  # that stands before all cache writes for the checks of all trips
+
+
+@dataclass(eq=False, slots=True)
 class DraftStep:
     """A kernel call (or, with ``kernel`` None, a node left to onnxruntime) before it has a place."""
 
@@ -121,6 +138,8 @@ class DraftStep:
     nodes: tuple[int, ...] = ()  # left to onnxruntime: positions in the graph
     names: tuple[tuple[str, ...], tuple[str, ...]] = ((), ())  # of a node left to onnxruntime: inputs, outputs
     guards: Guards = ()
+    loop: DraftLoop | None = None
+    dry: bool = False  # of a loop: runs, too, where its trips are only checked
 
     @property
     def reads(self) -> list[Value]:
@@ -140,9 +159,23 @@ class DraftStep:
         return any(value.owner.mutable for value in self.outputs)
 
 
+def loop_extents(steps: list[DraftStep]) -> list[tuple[DraftLoop, int, int]]:
+    """The loops of ordered steps, each with its first and last step, both inclusive."""
+    found: dict[int, tuple[DraftLoop, int, int]] = {}
+    for number, step in enumerate(steps):
+        if step.loop is not None:
+            found[id(step.loop)] = (step.loop, found.get(id(step.loop), (step.loop, number, number))[1], number)
+    return list(found.values())
+
+
 def row_major(dims: tuple[int, ...]) -> tuple[int, ...]:
     """Strides, in elements, of dense storage in dimension order."""
     strides = [1] * len(dims)
     for index in range(len(dims) - 2, -1, -1):
         strides[index] = strides[index + 1] * max(1, dims[index + 1])
     return tuple(strides)
+
+
+def identity(value: Value) -> tuple[Any, ...]:
+    """A key that is equal for values showing the same bytes in the same way."""
+    return id(value.owner), value.version, value.offset, value.dims, value.strides, value.elem_type

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from tenonnx.plan.draft import DraftStep, Owner, Value
+from tenonnx.plan.draft import DraftLoop, DraftStep, Owner, Value, loop_extents
 from tenonnx.plan.memory import Placement, meeting_points
-from tenonnx.plan.types import CacheWrite, ExecutionPlan, PageWrite, PlannedStep, PlannedValue, Slot, Storage
+from tenonnx.plan.types import CacheWrite, ExecutionPlan, PageWrite, PlannedLoop, PlannedStep, PlannedValue, Slot, Storage
 
 
 class Freezer:
@@ -100,6 +100,20 @@ class Freezer:
             tuple((self.value(condition), expected) for condition, expected in step.guards),
         )
 
+    def loop(self, loop: DraftLoop, steps: list[DraftStep], first: int, last: int) -> PlannedLoop:
+        """The row of a loop whose steps are numbers ``first`` to ``last``."""
+        numbers = range(first, last + 1)
+        return PlannedLoop(
+            loop.label,
+            first,
+            next(number for number in numbers if steps[number] not in loop.enters),
+            last + 1,
+            self.value(loop.on),
+            -1 if loop.check is None else steps.index(loop.check),
+            tuple(number for number in numbers if steps[number].dry),
+            tuple((self.value(entered), self.value(after)) for entered, after in loop.carried),
+        )
+
 
 def freeze(
     steps: list[DraftStep],
@@ -115,8 +129,12 @@ def freeze(
     for name, value in outputs.items():
         bound.setdefault(id(value.owner), (name, value, True))
     freezer = Freezer(placement, {owner: slot for slot, owner in enumerate(bound)})
-    slots = tuple(Slot(name, freezer.value(value), is_output, value.owner.nbytes) for name, value, is_output in bound.values())
+    slots = tuple(
+        Slot(name, freezer.value(value), is_output, value.owner.nbytes, value.owner.mutable)
+        for name, value, is_output in bound.values()
+    )
     rows = [freezer.step(step, sync) for step, sync in zip(steps, meeting_points(steps, placement), strict=True)]
+    loops = tuple(freezer.loop(loop, steps, first, last) for loop, first, last in loop_extents(steps))
     results = tuple((name, freezer.value(value)) for name, value in outputs.items())
     aliases = tuple((index, row.root) for index, row in enumerate(freezer.rows) if row.storage is Storage.ALIAS)
     return ExecutionPlan(
@@ -132,4 +150,5 @@ def freeze(
         output_bytes=sum(slot.nbytes for slot in slots if slot.is_output),
         page_writes=tuple(page_writes),
         once=once,
+        loops=loops,
     )

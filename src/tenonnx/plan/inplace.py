@@ -12,8 +12,8 @@ from typing import Any
 import numpy as np
 
 from tenonnx.errors import UnsupportedError
-from tenonnx.plan.builder import INT32, INT64, Builder, identity
-from tenonnx.plan.draft import DraftStep, Value
+from tenonnx.plan.builder import INT32, INT64, Builder
+from tenonnx.plan.draft import DraftStep, Value, identity
 from tenonnx.plan.types import CacheWrite
 from tenonnx.schema.graph import attributes
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from tenonnx.plan.draft import DraftStep, Owner, Value
+from tenonnx.plan.draft import LOOP_CHECK, DraftStep, Owner, Value, loop_extents
 from tenonnx.plan.types import Storage
 
 ALIGNMENT = 64  # bytes: a cache line, and the widest vector load
@@ -37,11 +37,20 @@ def _aligned(nbytes: int) -> int:
 def lifetimes(steps: list[DraftStep]) -> dict[int, tuple[Owner, int, int]]:
     """For each placed owner (by id) its first and last step, both inclusive."""
     spans: dict[int, tuple[Owner, int, int]] = {}
+    checked: dict[int, list[Value]] = {}  # by the step that stands for a loop's checks: what it writes
+    for step in steps:
+        if step.dry and step.loop is not None:
+            checked.setdefault(id(step.loop.check), []).extend(step.outputs)
     for number, step in enumerate(steps):
-        for value in (*step.reads, *step.outputs):
+        for value in (*step.reads, *step.outputs, *checked.get(id(step), ())):
             if value.owner.storage in _PLACED:
                 first = spans[id(value.owner)][1] if id(value.owner) in spans else number
                 spans[id(value.owner)] = (value.owner, first, number)
+    for loop, begin, end in loop_extents(steps):
+        passing = {id(step.outputs[0].owner) for step in loop.enters}
+        for key, (owner, first, last) in list(spans.items()):
+            if begin <= last < end and (first < begin or key in passing):  # the next trip reads it, too
+                spans[key] = (owner, first, end)
     return spans
 
 
@@ -114,7 +123,7 @@ def meeting_points(steps: list[DraftStep], placement: Placement) -> list[bool]:
         accesses += [(*_range(value, placement), True) for value in step.outputs]
         if step.is_check or step.writes_cache:
             accesses.append(("checks", 0, 1, step.is_check))
-        sync = step.kernel is None or _meet(accesses, parallel) or (step.parallel and _meet(accesses, serial))
+        sync = step.kernel in (None, LOOP_CHECK) or _meet(accesses, parallel) or (step.parallel and _meet(accesses, serial))
         if sync:
             serial.clear()
             parallel.clear()

@@ -179,14 +179,14 @@ def shape(builder: Builder, node: Any) -> bool:
     dims = builder.type_of(node.input[0])[1]
     given = attributes(node)
     start, end, _ = slice(given.get("start", 0), given.get("end", len(dims))).indices(len(dims))
-    builder.define(node, builder.constant(node.output[0], np.asarray(dims[start:end], np.int64)))
+    builder.define(node, builder.constant(node.output[0], np.asarray(dims[start:end], np.int64), of_shape=True))
     return True
 
 
 def size(builder: Builder, node: Any) -> bool:
     """Known when planning: a constant."""
     dims = builder.type_of(node.input[0])[1]
-    builder.define(node, builder.constant(node.output[0], np.asarray(np.prod(dims, dtype=np.int64), np.int64)))
+    builder.define(node, builder.constant(node.output[0], np.asarray(np.prod(dims, dtype=np.int64), np.int64), of_shape=True))
     return True
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Mapping, Sequence
-from functools import cache, cached_property
+from functools import cache, cached_property, partial
 from typing import Any
 
 from tenonnx.errors import CheckError
@@ -16,7 +16,9 @@ from tenonnx.plan.control import FLOW_RULES
 from tenonnx.plan.draft import DraftStep, Value
 from tenonnx.plan.engines import between, whole
 from tenonnx.plan.freeze import freeze
+from tenonnx.plan.loops import finish
 from tenonnx.plan.memory import place
+from tenonnx.plan.preserve import detach
 from tenonnx.plan.regions import leave, merged
 from tenonnx.plan.schedule import live, ordered
 from tenonnx.plan.types import ExecutionPlan, Storage
@@ -119,7 +121,7 @@ class Planner:
             builder, outputs, steps = self._draft(context, tables, more)
         results = list(outputs.values())
         steps, once = self._once(builder, steps, results)
-        steps = merged(ordered(steps, builder.detach), results)
+        steps = merged(ordered(steps, partial(detach, builder)), results)
         plan = freeze(steps, place(steps), builder.inputs, outputs, builder.writes, builder.page_writes, once)
         verify(plan)
         return plan
@@ -136,11 +138,11 @@ class Planner:
         outputs = {constants.key(value).layout: value for value in kept.values()}  # of equal ones, one
         made = list(outputs.values())
         for step in constants.steps:
-            step.guards = ()
+            step.guards, step.loop = (), None
         for value in made:
             value.owner.storage = Storage.OUTPUT
         before = live([step for step in steps if step.is_check or id(step) in first], made)
-        before = merged(ordered(before, builder.detach), made)
+        before = merged(ordered(before, partial(detach, builder)), made)
         plan = freeze(before, place(before), {}, outputs, [], [])
         verify(plan)
         for value in kept.values():
@@ -159,6 +161,7 @@ class Planner:
                     leave(builder, position, node)
                 else:
                     self._lower(builder, position, node)
+        finish(builder)
         outputs = _results(builder, list(self.index.main.outputs))
         return builder, outputs, live(builder.steps, list(outputs.values()))
 

@@ -53,7 +53,7 @@ class _Group:
         cache is updated in a region that reads it nowhere else, as onnxruntime may order a reader of the old name either way.
         """
         last = self.steps[-1]
-        if step.kernel is not None or last.kernel is not None or step.guards != last.guards:
+        if step.kernel is not None or last.kernel is not None or (step.guards, step.dry) != (last.guards, last.dry):
             return False
         own = [(name, value.owner) for name, value in zip(step.names[0], step.inputs, strict=True) if value is not None]
         if any(id(owner) in self._written and (owner.mutable or name not in self._made) for name, owner in own):
@@ -88,7 +88,7 @@ def _region(group: list[DraftStep], readers: Counter[int]) -> DraftStep:
     }
     region = DraftStep(None, " + ".join(step.label for step in group), list(inputs.values()), list(outputs.values()))
     region.after = [check for step in group for check in step.after]
-    region.guards = group[0].guards
+    region.guards, region.loop, region.dry = group[0].guards, group[0].loop, group[0].dry
     region.nodes = tuple(node for step in group for node in step.nodes)
     region.names = (tuple(inputs), tuple(outputs))
     for value in outputs.values():

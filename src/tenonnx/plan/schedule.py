@@ -4,18 +4,28 @@ from __future__ import annotations
 
 import heapq
 from collections.abc import Callable
-from typing import NoReturn
+from typing import Any, NoReturn
 
 from tenonnx.errors import AliasError, UnsupportedError
-from tenonnx.plan.draft import DraftStep, Owner, Value
+from tenonnx.plan.draft import DraftLoop, DraftStep, Owner, Value
 
 
 def live(steps: list[DraftStep], results: list[Value]) -> list[DraftStep]:
     """The steps that a result needs, or that write a cache; shape arithmetic that views made needless falls away."""
     roots = [step for step in steps if step.writes_cache]
     roots += [step for value in results for step in _makers(value)]
-    needed = {id(step) for step in needs(roots)}
+    needed: dict[int, DraftStep] = {}
+    while len(roots) > 0:
+        needed |= {id(step): step for step in needs(roots)}
+        loops = {id(step.loop): step.loop for step in needed.values() if step.loop is not None}
+        roots = [step for loop in loops.values() for step in _always(loop) if id(step) not in needed]
     return [step for step in steps if id(step) in needed]
+
+
+def _always(loop: DraftLoop) -> list[DraftStep]:
+    """What a loop needs to run at all: its checks, and that each trip finds what the one before has made."""
+    checks = [] if loop.check is None else [loop.check]
+    return checks + [step for _, after in loop.carried for step in _makers(after) if step.loop is loop]
 
 
 def needs(roots: list[DraftStep]) -> list[DraftStep]:
@@ -42,7 +52,7 @@ def dependencies(steps: list[DraftStep]) -> list[set[int]]:
     """For each step the positions of the steps that must come before it."""
     position = {id(step): number for number, step in enumerate(steps)}
     before: list[set[int]] = [set() for _ in steps]
-    checks = [number for number, step in enumerate(steps) if step.is_check]
+    checks = [number for number, step in enumerate(steps) if step.is_check and step.loop is None]
     for number, step in enumerate(steps):
         before[number].update(position[id(check)] for check in step.after if id(check) in position)
         if step.writes_cache:
@@ -74,27 +84,58 @@ def ordered(steps: list[DraftStep], detach: Callable[[list[DraftStep]], list[Dra
 
 
 def _sorted(steps: list[DraftStep]) -> list[DraftStep]:
-    """As many of the steps as an order exists for."""
+    """As many of the steps as an order exists for; those of one loop stand together, what they begin with in front."""
     before = dependencies(steps)
-    after: list[list[int]] = [[] for _ in steps]
-    missing = [len(others) for others in before]
-    for number, others in enumerate(before):
+    loops: dict[int, int] = {}  # of a loop: its first step, which stands for all
+    unit = [number if step.loop is None else loops.setdefault(id(step.loop), number) for number, step in enumerate(steps)]
+    members: dict[int, list[int]] = {}
+    waits: dict[int, set[int]] = {}
+    for number, first in enumerate(unit):
+        members.setdefault(first, []).append(number)
+        waits.setdefault(first, set()).update(unit[other] for other in before[number] if unit[other] != first)
+    result: list[DraftStep] = []
+    for first in _topological(waits, lambda number: (steps[number].kernel is not None, number)):
+        inner = {number: before[number] & set(members[first]) for number in members[first]}
+        if len(inner) == 1:
+            result.append(steps[first])
+            continue
+        order = _topological(inner, lambda number: (True, (not _enters(steps[number]), number)))
+        if len(order) < len(inner):
+            break
+        result += [steps[number] for number in order]
+    return result
+
+
+def _enters(step: DraftStep) -> bool:
+    return step.loop is not None and step in step.loop.enters
+
+
+def _topological(before: dict[int, set[int]], key: Callable[[int], tuple[bool, Any]]) -> list[int]:
+    """As many numbers as an order exists for, each after those it waits for: runs of one kind together, else by the key."""
+    after: dict[int, list[int]] = {number: [] for number in before}
+    missing = {number: len(others) for number, others in before.items()}
+    for number, others in before.items():
         for other in others:
             after[other].append(number)
-    ready: dict[bool, list[int]] = {True: [], False: []}  # by "is native"
-    for number, count in enumerate(missing):
+    ready: dict[bool, list[tuple[Any, int]]] = {True: [], False: []}
+
+    def add(number: int) -> None:
+        kind, rank = key(number)
+        heapq.heappush(ready[kind], (rank, number))
+
+    for number, count in missing.items():
         if count == 0:
-            heapq.heappush(ready[steps[number].kernel is not None], number)
-    result: list[DraftStep] = []
-    native = True
+            add(number)
+    result: list[int] = []
+    kind = True
     while ready[True] or ready[False]:
-        native = native if ready[native] else not native
-        number = heapq.heappop(ready[native])
-        result.append(steps[number])
+        kind = kind if ready[kind] else not kind
+        _, number = heapq.heappop(ready[kind])
+        result.append(number)
         for other in after[number]:
             missing[other] -= 1
             if missing[other] == 0:
-                heapq.heappush(ready[steps[other].kernel is not None], other)
+                add(other)
     return result
 
 

@@ -97,6 +97,24 @@ class PageWrite:
 
 
 @dataclass(frozen=True, slots=True)
+class PlannedLoop:
+    """Steps [first, last) that run as a loop: [first, body) once, then [body, last) again and again while ``on`` holds.
+
+    Before all cache writes, at the step ``check`` (-1: the trips have nothing to check), the executor runs the loop with its
+    ``dry`` steps alone. ``carried`` are values as a trip begins and as it ends: the end of one is the begin of the next.
+    """
+
+    label: str
+    first: int
+    body: int
+    last: int
+    on: int  # BOOL of one element
+    check: int
+    dry: tuple[int, ...]
+    carried: tuple[tuple[int, int], ...]
+
+
+@dataclass(frozen=True, slots=True)
 class Slot:
     """Something each run binds: a graph input, or a graph output that owns its storage."""
 
@@ -104,6 +122,7 @@ class Slot:
     value: int
     is_output: bool
     nbytes: int
+    is_cache: bool = False  # a READ_WRITE input
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,11 +144,34 @@ class ExecutionPlan:
     output_bytes: int
     page_writes: tuple[PageWrite, ...] = ()
     once: ExecutionPlan | None = None  # run before the first run: its outputs, named as layouts, are fixed values of this plan
+    loops: tuple[PlannedLoop, ...] = ()
 
     @property
     def peak_bytes(self) -> int:
         """Bytes that a run holds beside weights, caches, inputs and outputs."""
         return self.arena_bytes + self.workspace_bytes
+
+    @property
+    def extra_cache_bytes(self) -> int:
+        """Bytes of copies of whole caches: 0 unless the graph itself asks for one, as under an output that is no alias."""
+        caches = {slot.value: slot.nbytes for slot in self.slots if slot.is_cache}
+        copies: dict[int, int] = {}
+        for step in self.steps:
+            if step.kernel == "copy":
+                source, result = self.values[step.inputs[0]], self.values[step.outputs[0]]
+                if source.nbytes == caches.get(source.root, -1):
+                    copies[result.root] = result.nbytes
+        return sum(copies.values())
+
+    @property
+    def weight_bytes(self) -> int:
+        """Bytes of the fixed values that the steps read, each once in each layout that they read."""
+        fixed = {
+            value.weight or index: value.nbytes
+            for index, value in enumerate(self.values)
+            if value.storage is Storage.INITIALIZER and value.root == index
+        }
+        return sum(fixed.values())
 
     def __str__(self) -> str:
         lines = [
@@ -142,5 +184,6 @@ class ExecutionPlan:
             mark = ("|" if step.sync else " ") + ("=" if step.parallel else "-")
             writes = ", ".join(str(self.values[index]) for index in step.outputs)
             guards = "".join(f"if {'' if expected else 'not '}{self.values[index].name}: " for index, expected in step.guards)
+            guards += "".join(f"in {loop.label}: " for loop in self.loops if loop.first <= number < loop.last)
             lines.append(f"{number:5d} {mark} {step.kernel or 'onnxruntime':18s} {guards}{step.label}: {writes}")
         return "\n".join(lines)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple, NoReturn
 
 import numpy as np
@@ -10,8 +10,9 @@ import numpy as np
 from tenonnx._native import Buffer, Program
 from tenonnx.cache import address
 from tenonnx.errors import AliasError, BindingError, CapacityError, PageError, TenonnxError, UnsupportedError
-from tenonnx.plan import ExecutionPlan, Storage, WeightKey
+from tenonnx.plan import ExecutionPlan, PlannedLoop, Storage, WeightKey
 from tenonnx.plan.constants import ONCE
+from tenonnx.plan.draft import LOOP_CHECK
 from tenonnx.runtime.region import Region, Regions
 from tenonnx.runtime.weights import Weights
 
@@ -25,6 +26,38 @@ class Template(NamedTuple):
     slots: np.ndarray  # UINT64[slots]: addresses of the cache's tensors, 0 elsewhere
     results: dict[str, Any]  # the updated tensors by output, None elsewhere
     others: list[tuple[str, str | None]]  # the other outputs, and the inputs whose storage they have
+
+
+class Run(NamedTuple):
+    """Native steps [first, last), or one step that is a region."""
+
+    first: int
+    last: int
+    region: Region | None = None
+
+
+class Trips(NamedTuple):
+    """A loop, or what the checks of its trips need: runs before the first trip, and those of each trip."""
+
+    loop: PlannedLoop
+    before: list[Run]
+    body: list[Run]
+
+
+Segment = Run | Trips
+
+
+def _runs(steps: Iterable[int], regions: Mapping[int, Region]) -> list[Run]:
+    """Steps in order as runs, neighbours together."""
+    runs: list[Run] = []
+    for step in steps:
+        if step in regions:
+            runs.append(Run(step, step + 1, regions[step]))
+        elif runs and runs[-1].region is None and runs[-1].last == step:
+            runs[-1] = Run(runs[-1].first, step + 1)
+        else:
+            runs.append(Run(step, step + 1))
+    return runs
 
 
 class Executable:
@@ -48,7 +81,7 @@ class Executable:
         values = [self._value_row(number) for number in range(len(plan.values))]
         steps = [
             (
-                step.kernel,
+                None if step.kernel == LOOP_CHECK else step.kernel,
                 step.label,
                 list(step.inputs),
                 list(step.outputs),
@@ -65,6 +98,7 @@ class Executable:
         except ValueError as error:
             raise UnsupportedError(f"the native executor refuses the plan: {error}") from error
         self._segments = self._split(regions)
+        weights.release()  # onnxruntime has laid out for itself what regions read
 
     def _value_row(self, number: int) -> tuple[Any, ...]:
         row = self.plan.values[number]
@@ -74,19 +108,28 @@ class Executable:
         space = _SLOT if row.slot >= 0 else _ARENA
         return space, row.slot, row.offset, row.elem_type, list(row.dims), list(row.strides), 0
 
-    def _split(self, regions: Regions) -> list[tuple[int, int, Region | None]]:
-        """Runs of native steps as (first, last), and the regions between them."""
-        segments: list[tuple[int, int, Region | None]] = []
-        first = 0
-        for number, step in enumerate(self.plan.steps):
-            if step.kernel is not None:
-                continue
-            if first < number:
-                segments.append((first, number, None))
-            segments.append((number, number + 1, regions.region(self.plan, step, self._fixed)))
-            first = number + 1
-        if first < len(self.plan.steps):
-            segments.append((first, len(self.plan.steps), None))
+    def _split(self, sessions: Regions) -> list[Segment]:
+        """Runs of native steps, and what stands between them: regions, loops, and the checks of loops."""
+        regions = {
+            number: sessions.region(self.plan, step, self._fixed)
+            for number, step in enumerate(self.plan.steps)
+            if step.kernel is None
+        }
+        loops = {loop.first: (loop, tuple(range(loop.first, loop.last))) for loop in self.plan.loops}
+        loops |= {loop.check: (loop, loop.dry) for loop in self.plan.loops if loop.check >= 0}
+        segments: list[Segment] = []
+        outside: list[int] = []
+        inside = {number for loop in self.plan.loops for number in range(loop.first, loop.last)}
+        for number in range(len(self.plan.steps)):
+            if number in loops:
+                segments += _runs(outside, regions)
+                outside = []
+                loop, steps = loops[number]
+                before, body = ([step for step in steps if (step < loop.body) == early] for early in (True, False))
+                segments.append(Trips(loop, _runs(before, regions), _runs(body, regions)))
+            elif number not in inside:
+                outside.append(number)
+        segments += _runs(outside, regions)
         return segments
 
     def run(self, slots: np.ndarray) -> int:
@@ -99,21 +142,38 @@ class Executable:
         try:
             lease.bind(slots)
             ran: set[int] = set()  # regions in branches
-            for first, last, region in self._segments:
-                if region is not None:
-                    if lease.taken(first):
-                        region.run(lease)
-                        ran.add(first)
-                    continue
-                fault = lease.execute(first, last, self.threads)
-                if fault is not None:
-                    raise self._error(*fault)
+            for segment in self._segments:
+                if isinstance(segment, Trips):
+                    self._loop(lease, segment, ran)
+                else:
+                    self._execute(lease, segment, ran)
             expected = slots[self._roots] + self._offsets
             if lease.addresses(self._aliased) != expected.tobytes():
                 self._refuse_moved(np.frombuffer(lease.addresses(self._aliased), np.uint64) != expected)
-            return max(rows for step, rows in self._writes if step is None or step in ran or lease.count(step))
+            return max(rows * times for step, rows in self._writes if (times := self._times(lease, step, ran)))
         finally:
             lease.close()
+
+    def _times(self, lease: Any, step: int | None, ran: set[int]) -> int:
+        """How often an update ran; None stands for those that every run makes once."""
+        return 1 if step is None or step in ran else int(lease.count(step))
+
+    def _execute(self, lease: Any, run: Run, ran: set[int]) -> None:
+        if run.region is None:
+            fault = lease.execute(run.first, run.last, self.threads)
+            if fault is not None:
+                raise self._error(*fault)
+        elif lease.taken(run.first):
+            run.region.run(lease)
+            ran.add(run.first)
+
+    def _loop(self, lease: Any, trips: Trips, ran: set[int]) -> None:
+        """As many trips as the loop's condition says; none where the loop stands in a branch that is not taken."""
+        for run in trips.before:
+            self._execute(lease, run, ran)
+        while lease.taken(trips.loop.last - 1):  # which sets the condition anew, and runs under nothing else
+            for run in trips.body:
+                self._execute(lease, run, ran)
 
     def template(self, arrays: Mapping[str, np.ndarray], addresses: Mapping[str, int]) -> Template:
         """What is settled of a run where these inputs are."""

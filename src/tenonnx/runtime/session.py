@@ -234,8 +234,6 @@ class Session:
         if foreign is not None and self._engine == "native":
             raise UnsupportedError(f'{foreign}: has no native kernel; engine="auto" lets onnxruntime run it')
         made = Executable(plan, self._weights, self._regions, self.threads)
-        if foreign is not None:  # onnxruntime has made layouts of its own
-            self._weights.release()
         with self._lock:
             made = self._executables.setdefault(key, made)
             while len(self._executables) > _PLANS_KEPT:

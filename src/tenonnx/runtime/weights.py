@@ -76,8 +76,11 @@ class Weights:
     def keep(self, arrays: Mapping[WeightKey, np.ndarray]) -> dict[WeightKey, np.ndarray]:
         """Share what a plan has made, for as long as one plan has it; the arrays to use, these or others' of before."""
         with self._lock:
-            self._root.release()  # they were made from sources that the runs do not read
             return {key: self._made.setdefault(key, array) for key, array in arrays.items()}
+
+    def release(self) -> None:
+        """Give back the pages of sources that were read; what runs read of them comes back as it is touched."""
+        self._root.release()
 
     def forget(self, keys: Iterable[WeightKey]) -> None:
         """Let go of values that were read to make others, but for packed ones, which are there for all plans."""
@@ -105,10 +108,6 @@ class Weights:
             if count == 0 or self._furthest[count - 1] <= other.begin:
                 return None
             return next((part for part in self._in_order[:count] if part.overlaps(other)), None)
-
-    def release(self) -> None:
-        """Give back the pages of mapped weights that were read to be laid out anew; what reads them again finds them again."""
-        self._root.release()
 
     def _make(self, key: WeightKey) -> np.ndarray:
         scope = self._planner.index.main

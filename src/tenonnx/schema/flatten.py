@@ -2,7 +2,7 @@
 
 Whoever follows storage (aliases, shapes, plan) then sees one graph, in which each call site has names and shapes of its
 own. The nodes of a branch are guarded by the condition; a Merge (condition, then, else) stands for each output of the If, and a
-Pass ("", value) for what leaves a loop.
+Pass ("", value) for what leaves a loop; ``rolled`` tells of loops that stand here once.
 What has nothing to do with a cache stays as it is.
 """
 
@@ -61,7 +61,7 @@ def carries(scope: Scope, functions: set[tuple[str, str, str]]) -> bool:
 
 
 class Flat:
-    """The flat graph in the making; ``caches`` are the names of values known to have a cache's storage."""
+    """The flat graph in the making; ``caches`` are the values known to have a cache's storage, and whose."""
 
     def __init__(self, index: ModelIndex) -> None:
         self.index = index
@@ -72,9 +72,10 @@ class Flat:
         self.formals: list[tuple[str, str]] = []
         self.carried: list[tuple[str, str, str]] = []
         self.constants: dict[str, str] = {}  # made by loops
+        self.rolled: set[str] = set()  # conditions of loops that stand here once
         self.extra = ModelProto().graph  # what bodies bring along: value_info and initializers
         main = index.main
-        self.caches = {value.name for value in main.body.input if value.access == ValueInfoProto.READ_WRITE}
+        self.caches = {value.name: value.name for value in main.body.input if value.access == ValueInfoProto.READ_WRITE}
         self.renamer = Renamer({*main.inputs, *main.initializers, *main.structs, *main.producer})
         self.versions = {opset.domain.removeprefix("ai.onnx"): opset.version for opset in index.model.opset_import}
         self._carrying = _carrying(index)
@@ -102,7 +103,9 @@ class Flat:
             raise UnsupportedError(f"the model has over {_MOST_NODES:,} nodes once functions stand in the place of their calls")
         self.nodes.append(node)
         self.frames.append(frames)
-        self.caches.update(claim.output for claim in _claims(node, "") if claim.source in self.caches)
+        self.caches.update(
+            (claim.output, self.caches[claim.source]) for claim in _claims(node, "") if claim.source in self.caches
+        )
 
     def _call(self, node: Any, scope: Scope, outer: Place) -> None:
         self.changed = True
@@ -150,16 +153,18 @@ class Flat:
 
     def merged(self, name: str, inputs: tuple[str, str, str], frames: Frames) -> str:
         """Add a Merge of (condition, then, else); the name of its output."""
-        return self._flow("Merge", name, inputs, frames)
+        return self.flow("Merge", name, inputs, frames)
 
     def passed(self, name: str, source: str, frames: Frames) -> str:
         """Add another name of a value."""
-        return self._flow("Pass", name, ("", source), frames)
+        return self.flow("Pass", name, ("", source), frames)
 
-    def _flow(self, op_type: str, name: str, inputs: tuple[str, ...], frames: Frames) -> str:
+    def flow(self, op_type: str, name: str, inputs: tuple[str, ...], frames: Frames) -> str:
+        """Add what stands for control flow; the name of its output."""
         self.add(NodeProto(name=name, domain=FLOW, op_type=op_type, input=inputs, output=[name]), frames)
-        if any(source in self.caches for source in inputs[1:]):
-            self.caches.add(name)
+        roots = [self.caches[source] for source in inputs[1:] if source in self.caches]
+        if roots:
+            self.caches[name] = roots[0]
         return name
 
     def claim(self, node: Any, where: str) -> None:

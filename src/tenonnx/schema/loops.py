@@ -1,7 +1,7 @@
 """Loop and Scan in a flat graph: the body once per trip, each trip with names of its own.
 
-The number of trips must be known from the model. A condition that the body computes guards each trip; values that pass
-from trip to trip keep what they were where a trip does not run.
+Where the number of trips is known from the model, that is; else the body stands there once, see ``rolled``. A condition that
+the body computes guards each trip; values that pass from trip to trip keep what they were where a trip does not run.
 """
 
 from __future__ import annotations
@@ -15,15 +15,17 @@ from tenonnx.errors import CheckError, UnsupportedError
 from tenonnx.schema.graph import Frames, Guard, Scope, attributes
 from tenonnx.schema.inline import Place
 from tenonnx.schema.messages import AttributeProto, NodeProto
+from tenonnx.schema.rolled import Rolled, scanned_length
 
 if TYPE_CHECKING:
     from tenonnx.schema.flatten import Flat
 
 INT64, BOOL = 7, 9
+MOST_UNROLLED = 20_000  # nodes of all trips; a longer loop stays one
 
 
 @dataclass
-class _Trips:
+class Trips:
     """A loop being put into the flat graph: ``state`` passes from trip to trip, ``rows`` are stacked after the last."""
 
     flat: Flat
@@ -42,7 +44,8 @@ class _Trips:
         if made is None:
             made = self.flat.renamer.define(self.outer.inside(self.path), name)
             self.flat.constants[f"{self.path}/{name}"] = made
-            data = value.to_bytes(8 if elem_type == INT64 else 1, "little", signed=elem_type == INT64)
+            size = (8 if elem_type == INT64 else 1) * math.prod(dims)
+            data = value.to_bytes(size, "little", signed=elem_type == INT64)
             self.flat.extra.initializer.add(name=made, data_type=elem_type, dims=dims, raw_data=data)
         return made
 
@@ -53,6 +56,11 @@ class _Trips:
         node.attribute.extend(AttributeProto(name=key, type=AttributeProto.INT, i=value) for key, value in ints.items())
         self.flat.add(node, frames)
         return made
+
+    def scalar(self, name: str, label: str, frames: Frames) -> str:
+        """A value of one element without its axes."""
+        dims = self.constant("scalar", INT64, 0, (0,))
+        return self.op("Reshape", [name, dims], label, frames)
 
     def run(self, number: int, formals: list[str], frames: Frames) -> list[str]:
         """Add the nodes of one trip; the names of the body's outputs in it."""
@@ -88,12 +96,12 @@ class _Trips:
         self.flat.claim(declared, self.where)
 
 
-def _begin(flat: Flat, node: Any, where: str, body: Scope, outer: Place, state: list[str]) -> _Trips:
+def _begin(flat: Flat, node: Any, where: str, body: Scope, outer: Place, state: list[str]) -> Trips:
     path = f"{outer.child(node)}.body"
     inner = outer.inside(path)
     flat.bring_constants(body, inner)
     shared = {name: inner.of(name) for name in (*body.initializers, *body.structs)}
-    return _Trips(flat, node, where, body, outer, path, state, shared)
+    return Trips(flat, node, where, body, outer, path, state, shared)
 
 
 def number_of(tensor: Any) -> int | None:
@@ -117,7 +125,7 @@ def constant_number(node: Any) -> int | None:
 def unroll_loop(flat: Flat, node: Any, where: str, body: Scope, outer: Place) -> None:
     """Put a Loop into the flat graph.
 
-    ``UnsupportedError`` where the number of trips, or of stacked rows, is not known from the model.
+    ``UnsupportedError`` where rows are stacked whose number is not known from the model.
     """
     given = [outer.of(name) for name in node.input]
     state = given[2:]
@@ -125,11 +133,10 @@ def unroll_loop(flat: Flat, node: Any, where: str, body: Scope, outer: Place) ->
     if len(given) < 2 or len(body.inputs) != len(given) or stacked < 0 or len(node.output) > len(body.outputs) - 1:
         raise CheckError(f"{where}: a body of {len(body.inputs)} inputs and {len(body.outputs)} outputs does not fit the node")
     count = flat.number(given[0]) if given[0] else None
-    if count is None or count < 0:
-        raise UnsupportedError(
-            f"{where}: updates a cache, and its number of trips {given[0]!r} is not known from the model; make it an initializer"
-        )
     trips = _begin(flat, node, where, body, outer, state)
+    if count is None or count < 0 or count * len(body.nodes) > MOST_UNROLLED:
+        _roll_loop(trips, given[0], given[1], stacked)
+        return
     condition = trips.constant("always", BOOL, 1) if not given[1] else given[1]
     guarded = flat.number(condition) != 1 or not _keeps_condition(body)
     if guarded and stacked:
@@ -151,6 +158,17 @@ def unroll_loop(flat: Flat, node: Any, where: str, body: Scope, outer: Place) ->
     trips.finish(state, [(0, False)] * stacked)
 
 
+def _roll_loop(trips: Trips, count: str, condition: str, stacked: int) -> None:
+    if stacked and any(list(trips.node.output)[len(trips.state) :]):
+        raise UnsupportedError(
+            f"{trips.where}: updates a cache and stacks rows, but how many is not known from the model; make the number of trips "
+            "an initializer, or carry the rows in a cache of their own"
+        )
+    frames = trips.outer.frames
+    bound = trips.scalar(count, "count", frames) if count else ""
+    Rolled(trips, bound, trips.scalar(condition, "begin", frames) if condition else "").roll([])
+
+
 def _keeps_condition(body: Scope) -> bool:
     """Whether the body's condition is the one it was given, or true."""
     name = body.outputs[0]
@@ -165,7 +183,7 @@ def _keeps_condition(body: Scope) -> bool:
 
 
 def unroll_scan(flat: Flat, node: Any, where: str, body: Scope, outer: Place) -> None:
-    """Put a Scan into the flat graph; ``UnsupportedError`` where the length of what it scans is not declared."""
+    """Put a Scan into the flat graph; ``UnsupportedError`` where rows are stacked whose number is not declared."""
     given = attributes(node)
     scanned = given.get("num_scan_inputs", 0)
     names = [outer.of(name) for name in node.input]
@@ -176,14 +194,23 @@ def unroll_scan(flat: Flat, node: Any, where: str, body: Scope, outer: Place) ->
     fits = 0 < scanned <= len(names) == len(body.inputs) and stacked >= 0 and len(axes) == len(directions) == scanned
     if not fits or len(out_axes) != stacked or len(out_directions) != stacked or len(node.output) > len(body.outputs):
         raise CheckError(f"{where}: a body of {len(body.inputs)} inputs and {len(body.outputs)} outputs does not fit the node")
-    counts = {flat.length(name, axis) for name, axis in zip(names[len(state) :], axes, strict=True)} - {None}
-    if len(counts) != 1:
-        raise UnsupportedError(f"{where}: updates a cache, and the length of what it scans is not declared; give it a number")
-    (count,) = counts
+    lengths = (flat.length(name, axis) for name, axis in zip(names[len(state) :], axes, strict=True))
+    counts = {length for length in lengths if length is not None}
+    if len(counts) > 1:
+        raise CheckError(f"{where}: scans values of {sorted(counts)} rows; give all of them one length")
+    count = next(iter(counts), None)
     trips = _begin(flat, node, where, body, outer, state)
-    for number in range(count or 0):
+    if count is None or count * len(body.nodes) > MOST_UNROLLED:
+        if any(list(node.output)[len(state) :]):
+            raise UnsupportedError(
+                f"{where}: updates a cache and stacks rows, and the length of what it scans is not declared; give it a number"
+            )
+        length = scanned_length(trips, names[len(state)], axes[0], outer)
+        Rolled(trips, length, "").roll(list(zip(names[len(state) :], axes, map(bool, directions), strict=True)))
+        return
+    for number in range(count):
         rows = [
-            _row(trips, name, axis, (count or 0) - 1 - number if backwards else number)
+            _row(trips, name, axis, count - 1 - number if backwards else number)
             for name, axis, backwards in zip(names[len(state) :], axes, directions, strict=True)
         ]
         results = trips.run(number, [*trips.state, *rows], outer.frames)
@@ -192,7 +219,7 @@ def unroll_scan(flat: Flat, node: Any, where: str, body: Scope, outer: Place) ->
     trips.finish(state, [(axis, bool(backwards)) for axis, backwards in zip(out_axes, out_directions, strict=True)])
 
 
-def _row(trips: _Trips, name: str, axis: int, number: int) -> str:
+def _row(trips: Trips, name: str, axis: int, number: int) -> str:
     """One row of what is scanned: a view."""
     bounds = [trips.constant(f"at{value}", INT64, value, (1,)) for value in (number, number + 1, axis)]
     part = trips.op("Slice", [name, *bounds], f"part{number}.{name}", trips.outer.frames)

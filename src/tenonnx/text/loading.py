@@ -155,7 +155,7 @@ def load_model(
             f"{name}: has no input {', '.join(missing)}; text needs the inputs {', '.join(names.inputs)} and caches, as "
             "`tenonnx convert` makes them from a GGUF, an onnxruntime-genai folder or an export"
         )
-    context_length = _context_length(metadata)
+    longest = context_length(metadata)
     from tenonnx.runtime import Session
 
     with ThreadPoolExecutor(1) as beside:  # a large vocabulary takes as long to read as the session takes to plan
@@ -166,10 +166,11 @@ def load_model(
             f"{name}: no input says where new rows of its caches go, so that no cache can fill it; text needs one, as "
             "`tenonnx convert` makes it where it can (its report says why it could not)"
         )
-    return TextModel(session, tokenizer.result(), context_length, time.perf_counter() - start, names=names)
+    return TextModel(session, tokenizer.result(), longest, time.perf_counter() - start, names=names)
 
 
-def _context_length(metadata: dict[str, str]) -> int | None:
+def context_length(metadata: Mapping[str, str]) -> int | None:
+    """Tokens that a model was trained for, by its metadata; ``PayloadError`` where that is no number of tokens."""
     text = metadata.get("tenonnx.context_length", "")
     if not text:
         return None

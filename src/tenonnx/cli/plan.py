@@ -1,0 +1,61 @@
+"""tenonnx plan: the steps of a run, where each value lies, and whether it all fits."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from tenonnx.cli.common import AsJson, command, print_json, print_lines, write_text
+from tenonnx.errors import OptionError
+
+
+@command("tenonnx plan smollm2-135m --dim batch=1 --dim n=1 --context 4096 --html plan.html")
+def plan(
+    file: Annotated[str, typer.Argument(metavar="FILE", help="An .onnx file, a GGUF, or a known name.", show_default=False)],
+    dim: Annotated[
+        list[str] | None, typer.Option(metavar="NAME=N", help="A dimension of the inputs; may be repeated.", show_default=False)
+    ] = None,
+    context: Annotated[
+        int | None, typer.Option(min=1, help="Positions that the caches hold.", show_default="what the model was trained for")
+    ] = None,
+    every: Annotated[bool, typer.Option("--all", help="Show every step, also those of layers that are alike.")] = False,
+    html: Annotated[
+        Path | None, typer.Option(metavar="OUT", help="Draw the memory over the steps into an HTML page.", show_default=False)
+    ] = None,
+    json: AsJson = False,
+) -> None:
+    """Plan a run without one: its steps, the storage of every value, the peak, and whether a context fits in memory."""
+    dims = _dims(dim or [])
+    from tenonnx.check import raise_errors
+    from tenonnx.inspection.planned import as_json, plan_for
+    from tenonnx.text import read_model
+    from tenonnx.text.loading import Names, context_length
+
+    model, _ = read_model(file)
+    raise_errors(model)
+    metadata = {entry.key: entry.value for entry in model.metadata_props}
+    longest, rows = context_length(metadata), Names.from_metadata(metadata).logit_rows
+    planned = plan_for(file, model, dims, context, longest=longest, rows=rows)
+    if html is not None:
+        from tenonnx.inspection.timeline import page
+
+        write_text(html, page(planned), "the memory of the plan, step by step")
+    if json:
+        print_json(as_json(planned))
+    elif html is None:
+        from tenonnx.inspection.machine import memory
+        from tenonnx.inspection.plan_text import plan_lines
+
+        print_lines(plan_lines(planned, memory(), every))
+
+
+def _dims(pairs: list[str]) -> dict[str, int]:
+    found: dict[str, int] = {}
+    for pair in pairs:
+        name, _, value = pair.rpartition("=")
+        if not name or not (value.isascii() and value.isdecimal()) or len(value) > 15:
+            raise OptionError(f"--dim {pair}: expected NAME=N, a dimension of an input and a number")
+        found[name] = int(value)
+    return found
