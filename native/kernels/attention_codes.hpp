@@ -99,7 +99,7 @@ TENONNX_INLINE void weigh_scales(const float* weights, const Codes* v, int64_t s
 template <int R, int G, int64_t Room, int Width, int Block, typename Ahead>
 TENONNX_INLINE void weigh_blocks(const float* weights, const AffineBlock<Width, Block>* v, int64_t stride, int64_t keys,
     float* const (&out)[R], int64_t at, Ahead& ahead) {
-  constexpr int64_t kKeys = 32;
+  constexpr int64_t kKeys = 64;
   constexpr int N = Block / kLanes;
   for (int64_t first = 0; first < keys; first += kKeys) {
     const int64_t n = keys - first < kKeys ? keys - first : kKeys;
