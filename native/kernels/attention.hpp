@@ -67,9 +67,9 @@ TENONNX_INLINE void with_elements(const Tensor& t, F f) {
   }
 }
 
-// What a source has brought near while its rows are read: nothing where all keys of a head are one stream, which processors
-// follow by themselves.
-constexpr int64_t kAheadRows = 8;  // at a time
+// What a source has brought near while its rows are read, step by step: nothing where all keys of a head are one stream, which
+// processors follow by themselves.
+constexpr int64_t kAheadRows = 8;  // of one step
 
 struct NothingAhead {
   void step(int64_t) {}
