@@ -67,6 +67,14 @@ TENONNX_INLINE void with_elements(const Tensor& t, F f) {
   }
 }
 
+// What a source has brought near while its rows are read, step by step: nothing where all keys of a head are one stream, which
+// processors follow by themselves.
+constexpr int64_t kAheadRows = 8;  // of one step
+
+struct NothingAhead {
+  void step(int64_t) {}
+};
+
 // Dense K and V, as the attention kernels over tensors have them.
 struct DenseKeys {
   static constexpr bool kHeadsOutside = true;  // all keys of a head, then those of the next
@@ -79,7 +87,7 @@ struct DenseKeys {
     return {a, k.dims[1], k.dims[2], v.dims[3], a.has(3) ? &a.in[3] : nullptr, a.has(4) ? &a.in[4] : nullptr};
   }
 
-  // f(data, elements between rows, offset, rows): `count` keys of one head from `first` on, as one run of rows.
+  // f(data, elements between rows, offset, rows, Ahead): `count` keys of one head from `first` on, as one run of rows.
   template <typename F>
   void keys(int64_t b, int64_t kv, int64_t first, int64_t count, F f) const { rows(k, b, kv, first, count, f); }
   template <typename F>
@@ -89,7 +97,8 @@ struct DenseKeys {
   template <typename F>
   static void rows(const Tensor& t, int64_t b, int64_t kv, int64_t first, int64_t count, F f) {
     with_elements(t, [&](auto* data) {
-      f(data + b * t.strides[0] + kv * t.strides[1] + first * t.strides[2], t.strides[2], int64_t(0), count);
+      f(data + b * t.strides[0] + kv * t.strides[1] + first * t.strides[2], t.strides[2], int64_t(0), count,
+        NothingAhead());
     });
   }
 };

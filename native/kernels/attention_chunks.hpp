@@ -46,11 +46,13 @@ TENONNX_INLINE void store_sums(const Vec (&v)[N], float* out) {
 }
 
 // scores[r][j] = q[r] · k[j] for R queries (padded with zeros to whole vectors) and `keys` keys; rows of scores lie Room apart.
-template <int R, int64_t Room, typename T>
-static inline void score(const float* q, int64_t padded, const T* k, int64_t stride, int64_t head, int64_t keys, float* scores) {
+template <int R, int64_t Room, typename T, typename Ahead>
+static inline void score(const float* q, int64_t padded, const T* k, int64_t stride, int64_t head, int64_t keys, float* scores,
+    Ahead ahead) {
   constexpr int B = kLanes == 16 || R <= 2 ? 4 : 2;  // keys at once, as registers allow
   const int64_t whole = head - head % kLanes;
   for (int64_t j = 0; j < keys; j += B) {
+    if (j % kAheadRows == 0) ahead.step(kAheadRows);
     const T* row[B];
     for (int t = 0; t < B; ++t) row[t] = k + (j + t < keys ? j + t : keys - 1) * stride;
     Vec total[R][B] = {};
@@ -74,14 +76,15 @@ static inline void score(const float* q, int64_t padded, const T* k, int64_t str
 }
 
 // out[r] += sum over j of weights[r][j] · v[j], columns [column, column + N vectors); the last vector may be a short one.
-template <int R, int N, bool Short, int64_t Room, typename T>
+template <int R, int N, bool Short, int64_t Room, typename T, typename Ahead>
 TENONNX_INLINE void weigh_columns(const float* weights, const T* v, int64_t stride, int64_t keys, float* const (&out)[R],
-    int64_t column, int64_t width) {
+    int64_t column, int64_t width, Ahead& ahead) {
   Vec total[R][N];
   for (int r = 0; r < R; ++r)
     for (int c = 0; c < N; ++c)
       total[r][c] = Short ? load_some(out[r] + column, width) : load(out[r] + column + c * kLanes);
   for (int64_t j = 0; j < keys; ++j) {
+    if (j % kAheadRows == 0) ahead.step(kAheadRows);
     Vec value[N];
     for (int c = 0; c < N; ++c) {
       const T* p = v + j * stride + column + c * kLanes;
@@ -99,13 +102,14 @@ TENONNX_INLINE void weigh_columns(const float* weights, const T* v, int64_t stri
     }
 }
 
-template <int R, int64_t Room, typename T>
-static inline void weigh(const float* weights, const T* v, int64_t stride, int64_t width, int64_t keys, float* const (&out)[R]) {
+template <int R, int64_t Room, typename T, typename Ahead>
+static inline void weigh(const float* weights, const T* v, int64_t stride, int64_t width, int64_t keys, float* const (&out)[R],
+    Ahead ahead) {
   constexpr int N = kLanes == 16 ? 4 : 2;
   int64_t c = 0;
-  for (; c + N * kLanes <= width; c += N * kLanes) weigh_columns<R, N, false, Room>(weights, v, stride, keys, out, c, 0);
-  for (; c + kLanes <= width; c += kLanes) weigh_columns<R, 1, false, Room>(weights, v, stride, keys, out, c, 0);
-  if (c < width) weigh_columns<R, 1, true, Room>(weights, v, stride, keys, out, c, width - c);
+  for (; c + N * kLanes <= width; c += N * kLanes) weigh_columns<R, N, false, Room>(weights, v, stride, keys, out, c, 0, ahead);
+  for (; c + kLanes <= width; c += kLanes) weigh_columns<R, 1, false, Room>(weights, v, stride, keys, out, c, 0, ahead);
+  if (c < width) weigh_columns<R, 1, true, Room>(weights, v, stride, keys, out, c, width - c, ahead);
 }
 
 // One K/V head's chunk of up to Keys keys for R of its queries, from row `first_row` of [n, group] on.
@@ -133,16 +137,16 @@ static void attend(const Source& source, const AttentionShape& s, float* workspa
   keys.begin = keys.begin < 0 ? 0 : keys.begin;
   keys.end = keys.end > chunk_keys ? chunk_keys : keys.end;
   const int64_t count = keys.end > keys.begin ? keys.end - keys.begin : 0;
-  source.keys(b, kv, first + keys.begin, count, [&](auto* k, int64_t stride, int64_t at, int64_t n) {
-    score<R, kRoom>(q, padded, k, stride, s.head, n, scores + keys.begin + at);
+  source.keys(b, kv, first + keys.begin, count, [&](auto* k, int64_t stride, int64_t at, int64_t n, auto ahead) {
+    score<R, kRoom>(q, padded, k, stride, s.head, n, scores + keys.begin + at, ahead);
   });
   for (int r = 0; r < R; ++r) {
     const float peak = finish_scores<Keys>(s, b, head[r], query[r], seen[r], first, chunk_keys, scores + r * kRoom);
     records[r][s.value] = peak;
     records[r][s.value + 1] = exponentiate<Keys>(scores + r * kRoom, finite_peak(peak));
   }
-  source.values(b, kv, first + keys.begin, count, [&](auto* v, int64_t stride, int64_t at, int64_t n) {
-    weigh<R, kRoom>(scores + keys.begin + at, v, stride, s.value, n, records);
+  source.values(b, kv, first + keys.begin, count, [&](auto* v, int64_t stride, int64_t at, int64_t n, auto ahead) {
+    weigh<R, kRoom>(scores + keys.begin + at, v, stride, s.value, n, records, ahead);
   });
 }
 

@@ -9,8 +9,7 @@
 //   paged_attention          out [y [b, H, n, value] FLOAT]
 //   paged_attention_partial  out [workspace UINT8], of chunks of `chunk` keys: whole pages up to 128 keys, or one larger page
 //   paged_attention_combine  in [workspace, lengths]; out [y]; ints [capacity, chunk]
-#include "kernels/attention_chunks.hpp"
-#include "kernels/attention_tiles.hpp"
+#include "kernels/attention_codes.hpp"
 #include "kernels/page_rows.hpp"
 
 namespace tenonnx::TENONNX_ISA_NS {
@@ -18,8 +17,20 @@ namespace {
 
 constexpr int64_t kChunkKeys = 128, kMaxPage = 256;
 constexpr int64_t kDecoded = 32;  // rows decoded at a time: few enough to stay in the nearest cache
+constexpr int64_t kLine = 64;     // bytes that memory delivers together
 
 int64_t chunk_keys(int64_t page) { return page >= kChunkKeys ? page : kChunkKeys / page * page; }
+
+// Rows that will be read soon, brought near as others are read: pages end before processors have learned to follow them.
+struct RowsAhead {
+  const byte *at = nullptr, *wanted = nullptr, *end = nullptr;
+  int64_t row = 0;  // bytes
+
+  void step(int64_t rows) {
+    wanted = end - wanted > rows * row ? wanted + rows * row : end;
+    for (; at < wanted; at += kLine) __builtin_prefetch(at);
+  }
+};
 
 class PagedKeys {
  public:
@@ -31,43 +42,89 @@ class PagedKeys {
 
   static AttentionShape shape(const Args& a) { return {a, a.ints[3], a.in[2].dims[1] * a.ints[2], a.ints[4], nullptr, &a.in[3]}; }
 
+  // f(data, elements or blocks between rows, offset, rows, Ahead) for the parts of [first, first + count) in each page. While K
+  // is read, V of the same keys is brought near, and while V is read, K of the task that follows in memory.
   template <typename F>
-  void keys(int64_t b, int64_t kv, int64_t first, int64_t count, F f) const { rows(k_, head_, kv, b, first, count, f); }
+  void keys(int64_t b, int64_t kv, int64_t first, int64_t count, F f) const {
+    read(keys_of(b, kv), first, count, values_of(b, kv), first, f);
+  }
   template <typename F>
   void values(int64_t b, int64_t kv, int64_t first, int64_t count, F f) const {
-    rows(v_, value_, kv + (stacked_ ? kv_heads_ : 0), b, first, count, f);
+    const bool last = kv + 1 == kv_heads_;
+    read(values_of(b, kv), first, count, keys_of(b, last ? 0 : kv + 1), last ? first + count : first, f);
   }
 
  private:
-  // f(data, elements between rows, offset, rows) for the parts of [first, first + count) that lie in one page. `head` counts
-  // through both halves of a stacked page.
-  template <typename F>
-  void rows(const Tensor& table, int64_t size, int64_t head, int64_t b, int64_t first, int64_t count, F f) const {
-    const int64_t in_page = kv_heads_ * page_ * (stacked_ ? 2 : 1);
-    for (int64_t done = 0; done < count;) {
-      const int64_t place = first + done, token = place % page_;
-      const int64_t n = count - done < page_ - token ? count - done : page_ - token;
-      const int64_t* id = pages_.as<const int64_t>() + b * pages_.strides[0] + place / page_ * pages_.strides[1];
-      const PageView page = page_of(table, *id, in_page, size);
-      const byte* data = page.data == nullptr ? nullptr : page.data + (head * page_ + token) * page.row;
-      part(page, data, size, done, n, f);
-      done += n;
-    }
+  struct Rows {
+    const Tensor& table;
+    int64_t size, b, head;  // head: counts through both halves of a stacked page
+  };
+  struct Part {
+    PageView page;
+    const byte* data = nullptr;  // null where the page is missing
+    int64_t rows = 0;
+  };
+
+  Rows keys_of(int64_t b, int64_t kv) const { return {k_, head_, b, kv}; }
+  Rows values_of(int64_t b, int64_t kv) const { return {v_, value_, b, kv + (stacked_ ? kv_heads_ : 0)}; }
+
+  // As many of the rows from `first` on as lie in one page.
+  Part part_at(const Rows& of, int64_t first, int64_t count) const {
+    const int64_t number = first / page_, token = first % page_;
+    if (number >= pages_.dims[1]) return {};
+    const int64_t id = pages_.as<const int64_t>()[of.b * pages_.strides[0] + number * pages_.strides[1]];
+    const PageView page = page_of(of.table, id, kv_heads_ * page_ * (stacked_ ? 2 : 1), of.size);
+    const byte* data = page.data == nullptr ? nullptr : page.data + (of.head * page_ + token) * page.row;
+    return {page, data, count < page_ - token ? count : page_ - token};
   }
 
   template <typename F>
-  static void part(const PageView& page, const byte* data, int64_t size, int64_t at, int64_t n, F f) {
-    if (page.data != nullptr && page.kind == kF16) return f(reinterpret_cast<const Half*>(data), size, at, n);
-    if (page.data != nullptr && page.kind == kF32) return f(reinterpret_cast<const float*>(data), size, at, n);
-    if (page.data != nullptr && page.kind == kBF16) return f(reinterpret_cast<const Bfloat*>(data), size, at, n);
+  void read(const Rows& of, int64_t first, int64_t count, const Rows& next, int64_t next_first, F f) const {
+    for (int64_t done = 0; done < count;) {
+      const Part part = part_at(of, first + done, count - done), soon = part_at(next, next_first + done, count - done);
+      hand_over(part, of.size, done, ahead_of(soon), f);
+      done += part.rows;
+    }
+  }
+
+  static RowsAhead ahead_of(const Part& part) {
+    if (part.data == nullptr) return {};
+    return {part.data, part.data, part.data + part.rows * part.page.row, part.page.row};
+  }
+
+  template <typename F>
+  static void hand_over(const Part& part, int64_t size, int64_t at, RowsAhead ahead, F f) {
+    if (part.data == nullptr) return decode(part, size, at, ahead, f);
+    switch (part.page.kind) {
+      case kF16: return f(reinterpret_cast<const Half*>(part.data), size, at, part.rows, ahead);
+      case kF32: return f(reinterpret_cast<const float*>(part.data), size, at, part.rows, ahead);
+      case kBF16: return f(reinterpret_cast<const Bfloat*>(part.data), size, at, part.rows, ahead);
+      case kInt8: return codes<8>(part, size, at, ahead, f);
+      case kInt4: return codes<4>(part, size, at, ahead, f);
+      default: return decode(part, size, at, ahead, f);
+    }
+  }
+
+  template <int Width, typename F>
+  static void codes(const Part& part, int64_t size, int64_t at, RowsAhead ahead, F f) {
+    using Block = AffineBlock<Width, 32>;
+    if (part.page.block == Block::kElements)
+      return f(reinterpret_cast<const Block*>(part.data), size / Block::kElements, at, part.rows, ahead);
+    decode(part, size, at, ahead, f);
+  }
+
+  // A few rows at a time as floats, zeros for a page that is missing.
+  template <typename F>
+  static void decode(const Part& part, int64_t size, int64_t at, RowsAhead ahead, F f) {
     alignas(64) float decoded[kDecoded * kMaxHead];
-    for (int64_t i = 0; i < n; i += kDecoded) {
-      const int64_t count = n - i < kDecoded ? n - i : kDecoded;
-      if (page.data == nullptr) std::memset(decoded, 0, size_t(count * size) * sizeof(float));
-      else with_rows(page.kind, page.block, [&](auto rows) {
-        for (int64_t r = 0; r < count; ++r) rows.decode(data + (i + r) * page.row, size, decoded + r * size);
+    for (int64_t i = 0; i < part.rows; i += kDecoded) {
+      const int64_t count = part.rows - i < kDecoded ? part.rows - i : kDecoded;
+      ahead.step(count);
+      if (part.data == nullptr) std::memset(decoded, 0, size_t(count * size) * sizeof(float));
+      else with_rows(part.page.kind, part.page.block, [&](auto rows) {
+        for (int64_t r = 0; r < count; ++r) rows.decode(part.data + (i + r) * part.page.row, size, decoded + r * size);
       });
-      f(static_cast<const float*>(decoded), size, at + i, count);
+      f(static_cast<const float*>(decoded), size, at + i, count, NothingAhead());
     }
   }
 

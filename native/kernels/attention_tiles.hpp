@@ -111,7 +111,7 @@ template <typename Source>
 static void score_tile(const Source& source, const Rows& rows, Tile& t, int64_t first, int64_t count) {
   const AttentionShape& s = rows.s;
   const int64_t padded = rounded(s.head, 16), padded_rows = rounded(rows.count, kBlockRows);
-  source.keys(rows.b, rows.kv, first, count, [&](auto* k, int64_t stride, int64_t at, int64_t n) {
+  source.keys(rows.b, rows.kv, first, count, [&](auto* k, int64_t stride, int64_t at, int64_t n, auto) {
     convert(k, stride, n, s.head, t.values + at * padded, padded);
   });
   for (int64_t j = 0; j < count; j += 8)
@@ -153,7 +153,7 @@ static void run_tile(const Source& source, const Rows& rows, const Tensor& y, Ti
     const int64_t count = end - first < kKeys ? end - first : kKeys;
     score_tile(source, rows, t, first, count);
     soften_tile(rows, t, first, padded);
-    source.values(rows.b, rows.kv, first, count, [&](auto* v, int64_t stride, int64_t at, int64_t n) {
+    source.values(rows.b, rows.kv, first, count, [&](auto* v, int64_t stride, int64_t at, int64_t n, auto) {
       convert(v, stride, n, s.value, t.values + at * padded, padded);
     });
     multiply(t.scores, kKeys, t.values, padded, t.sums, padded, padded_rows, padded, count);

@@ -30,7 +30,15 @@ static inline float to_float(Bfloat v) { return bfloat_to_float(v.bits); }
 
 #define TENONNX_INLINE static inline __attribute__((always_inline))
 
-TENONNX_INLINE Vec splat(float v) { return Vec{} + v; }
+TENONNX_INLINE Vec splat(float v) {
+#if defined(__AVX512F__)
+  return _mm512_set1_ps(v);
+#elif defined(__AVX2__)
+  return _mm256_set1_ps(v);
+#else
+  return Vec{v, v, v, v};
+#endif
+}
 TENONNX_INLINE VecInt as_int(Vec v) { return reinterpret_cast<VecInt>(v); }
 TENONNX_INLINE Vec as_float(VecInt v) { return reinterpret_cast<Vec>(v); }
 TENONNX_INLINE Vec max(Vec a, Vec b) { return a > b ? a : b; }
