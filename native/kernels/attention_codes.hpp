@@ -72,24 +72,42 @@ static inline void score(const float* q, int64_t padded, const AffineBlock<Width
   }
 }
 
+// Both numbers of kLanes blocks, a block in each lane, from pairs of halves as blocks begin with them.
+TENONNX_INLINE AffineScale split_scales(const uint32_t* pairs) {
+#if defined(__AVX512F__)
+  const __m512i both = _mm512_load_si512(pairs);
+  return {_mm512_cvtph_ps(_mm512_cvtepi32_epi16(both)), _mm512_cvtph_ps(_mm512_cvtepi32_epi16(_mm512_srli_epi32(both, 16)))};
+#elif defined(__AVX2__)
+  const __m256i order = _mm256_setr_epi8(0, 1, 4, 5, 8, 9, 12, 13, 2, 3, 6, 7, 10, 11, 14, 15,
+                                         0, 1, 4, 5, 8, 9, 12, 13, 2, 3, 6, 7, 10, 11, 14, 15);
+  const __m256i grouped = _mm256_shuffle_epi8(_mm256_load_si256(reinterpret_cast<const __m256i*>(pairs)), order);
+  const __m256i halves = _mm256_permute4x64_epi64(grouped, 0xd8);
+  return {_mm256_cvtph_ps(_mm256_castsi256_si128(halves)), _mm256_cvtph_ps(_mm256_extracti128_si256(halves, 1))};
+#else
+  AffineScale found;
+  for (int i = 0; i < kLanes; ++i) {
+    found.scale[i] = half_to_float(uint16_t(pairs[i]));
+    found.minimum[i] = half_to_float(uint16_t(pairs[i] >> 16));
+  }
+  return found;
+#endif
+}
+
 // The weights of `keys` keys times the scales of their blocks, and the sums of weights times minima.
 template <int R, int64_t Room, int64_t kKeys, typename Codes>
 TENONNX_INLINE void weigh_scales(const float* weights, const Codes* v, int64_t stride, int64_t keys, float (&scaled)[R][kKeys],
     float (&minimum)[R]) {
-  alignas(64) Half scales[kKeys] = {}, minima[kKeys] = {};
-  for (int64_t j = 0; j < keys; ++j) {
-    scales[j].bits = load_from<uint16_t>(v[j * stride].scale);
-    minima[j].bits = load_from<uint16_t>(v[j * stride].minimum);
-  }
+  alignas(64) uint32_t pairs[kKeys] = {};
+  for (int64_t j = 0; j < keys; ++j) pairs[j] = load_from<uint32_t>(v[j * stride].scale);
   Vec sums[R] = {};
   VecInt place;
   for (int i = 0; i < kLanes; ++i) place[i] = i;
   for (int64_t j = 0; j < keys; j += kLanes, place += kLanes) {
-    const Vec scale = load(scales + j), least = load(minima + j);
+    const AffineScale of = split_scales(pairs + j);
     for (int r = 0; r < R; ++r) {
       const Vec weight = place < int32_t(keys) ? load(weights + r * Room + j) : Vec{};
-      store(scaled[r] + j, weight * scale);
-      sums[r] = fma(weight, least, sums[r]);
+      store(scaled[r] + j, weight * of.scale);
+      sums[r] = fma(weight, of.minimum, sums[r]);
     }
   }
   for (int r = 0; r < R; ++r) minimum[r] = sum(sums[r]);
