@@ -104,6 +104,25 @@ class Tenonnx(Engine):
         return np.asarray(self.results["logits"])[0, -1]
 
 
+class TenonnxText(Engine):
+    """Any model that `tenonnx generate` takes, onnxruntime-genai's folders among them, its tokenizer included."""
+
+    def __init__(self, path: str, threads: int, context: int) -> None:
+        from tenonnx import text
+        from tenonnx.text.generation import Context
+
+        self.context = Context(text.load_model(path, threads=threads), context)
+
+    def feed(self, ids: np.ndarray) -> None:
+        self.last = self.context.run(ids.tolist())
+
+    def cut(self, length: int) -> None:
+        self.context.cache.truncate(length)
+
+    def logits(self) -> np.ndarray:
+        return self.last
+
+
 class LlamaCpp(Engine):
     def __init__(self, path: str, threads: int, context: int) -> None:
         import llama_cpp
@@ -208,11 +227,13 @@ class Onnxruntime(Engine):
 
 KINDS: dict[str, Callable[[str, int, int], Engine]] = {
     "tenonnx": Tenonnx,
+    "tenonnx-text": TenonnxText,
     "llama.cpp": LlamaCpp,
     "genai": Genai,
     "onnxruntime": Onnxruntime,
 }
 _IMPORTS = {
+    "tenonnx-text": ["tenonnx.runtime", "tenonnx.convert", "tenonnx.text.generation"],
     "tenonnx": ["tenonnx.runtime", "tenonnx.convert"],
     "llama.cpp": ["llama_cpp"],
     "genai": ["onnxruntime_genai"],

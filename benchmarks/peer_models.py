@@ -25,6 +25,19 @@ def smollm2() -> Path:
     return Path(text.known("smollm2-135m").path)
 
 
+def packed(folder: Path, source: Path) -> Path:
+    """A GGUF converted, and its weights stored as kernels read them: what every start but the first finds."""
+    from tenonnx import convert
+    from tenonnx.compiled.store import build
+
+    out = folder / source.stem / "model.onnx"
+    if not out.exists():
+        out.parent.mkdir(exist_ok=True)
+        convert.convert(source, out, copy=True)
+    build(out)  # what it lacks
+    return out
+
+
 def genai_folder(folder: Path, name: str) -> Path:
     """What onnxruntime-genai's own builder makes of SmolLM2's weights; needs torch and transformers the first time."""
     precision, options = GENAI[name]

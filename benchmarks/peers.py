@@ -6,7 +6,8 @@
 Every figure is a median over rounds in which the engines take turns, A B C A B C, each in a process of its own that waits
 while another works; every ratio is taken within a round, so a machine that drifts moves both sides. Speeds are tokens per
 second without sampling; ratios of load, first token and memory are ours over theirs too, so there less is better. KL is that
-of the float32 model (NumPy, over 48 tokens of English) to the engine, in nats.
+of the float32 model (NumPy, over 48 tokens of English) to the engine, in nats. llama.cpp reads the GGUF; tenonnx the same
+weights converted, with their packs stored beside them, as every start but the first finds them.
 
 Writes FOLDER/peers.md and FOLDER/peers.svg.
 """
@@ -17,14 +18,14 @@ import argparse
 import json
 import statistics
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from engines import Process
-from peer_models import GENAI, OTHER_FILES, REPOSITORY, genai_folder, smollm2
+from peer_models import GENAI, OTHER_FILES, REPOSITORY, genai_folder, packed, smollm2
 from peer_report import markdown, plot
 
 OURS = "tenonnx"
@@ -106,10 +107,20 @@ class Race:
 
 
 def entries_of(folder: Path, peers: Sequence[str]) -> dict[str, tuple[str, Path]]:
-    found = {OURS: ("tenonnx", smollm2())}
+    found = {OURS: ("tenonnx", packed(folder, smollm2()))}
     for peer in peers:
         found[peer] = ("llama.cpp", smollm2()) if peer == "llama.cpp" else ("genai", genai_folder(folder, peer))
     return found
+
+
+def _pairs(folder: Path) -> Iterator[tuple[str, dict[str, tuple[str, Path]]]]:
+    """The same file in two engines: other formats in llama.cpp, onnxruntime-genai's own models in it."""
+    for name, make in OTHER_FILES.items():
+        path = make(folder, name)
+        yield name, {OURS: ("tenonnx", packed(folder, path)), "llama.cpp": ("llama.cpp", path)}
+    for name in ("genai-int4", "genai-fp32"):
+        path = genai_folder(folder, name)
+        yield f"the folder {name} itself", {OURS: ("tenonnx-text", path), name: ("genai", path)}
 
 
 def race_all(args: argparse.Namespace) -> dict[str, Any]:
@@ -126,10 +137,9 @@ def race_all(args: argparse.Namespace) -> dict[str, Any]:
         else:
             race.speeds([512], [0])
     result: dict[str, Any] = {"kl": races["2 threads"].divergences(args.folder)}
-    for name, make in {} if args.quick else OTHER_FILES.items():
-        print(name, file=sys.stderr)
-        path = make(args.folder, name)
-        race = races[name] = Race({OURS: ("tenonnx", path), "llama.cpp": ("llama.cpp", path)}, 2, args.rounds)
+    for title, pair in {} if args.quick else _pairs(args.folder):
+        print(title, file=sys.stderr)
+        race = races[title] = Race(pair, 2, args.rounds)
         race.speeds([512], [0])
     return result | {"races": races}
 
