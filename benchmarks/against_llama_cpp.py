@@ -17,7 +17,7 @@ import subprocess
 from collections.abc import Callable
 from pathlib import Path
 
-from engines import Process
+from processes import Process
 
 Measure = Callable[[str, int], float]  # ("prompt" or "decode", tokens) -> tokens per second
 

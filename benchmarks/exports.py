@@ -28,7 +28,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from engines import Process
+from processes import Process
 
 OPSET = 23
 DEPTHS = (16, 3000)

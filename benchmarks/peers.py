@@ -24,9 +24,9 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from engines import Process
 from peer_models import GENAI, OTHER_FILES, REPOSITORY, genai_folder, packed, smollm2
 from peer_report import markdown, plot
+from processes import Process
 
 OURS = "tenonnx"
 PROMPTS, DEPTHS, DECODED = [16, 128, 512, 2048], [0, 1024, 3000, 7000], 32
