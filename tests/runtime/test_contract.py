@@ -21,7 +21,7 @@ from tenonnx import (
 )
 from tenonnx.cache import Extent, extent, owned
 from tests.contract import bound, check_good_run, digest, filled, inputs, two_cache_model
-from tests.models import cache_model, spec_example
+from tests.models import FLOAT, Graph, cache_model, spec_example
 from tests.oracle.functional import updated
 
 INT64_MAX, INT64_MIN = 2**63 - 1, -(2**63)
@@ -229,3 +229,17 @@ def test_earlier_results_stay_as_they_were() -> None:
     assert len({result.ctypes.data for result in results}) == 8
     del session, found
     np.testing.assert_array_equal(results[0], kept[0])
+
+
+def test_missing_inputs_of_a_deep_model_are_named_in_few_words() -> None:
+    g = Graph()
+    for number in range(40):
+        g.input(f"x{number}", FLOAT, [1])
+        g.output(g.node("Neg", [f"x{number}"], f"y{number}"), FLOAT, [1])
+    session = Session(g.model)
+    with pytest.raises(BindingError) as missing:
+        session.run({"x3": np.zeros(1, np.float32)})
+    assert "missing inputs: x0, x1, x2, x4" in str(missing.value) and "39 in all" in str(missing.value)
+    with pytest.raises(BindingError, match=r"no input 'z'; its inputs are x0, .* \(40 in all, listed by session.inputs\)"):
+        session.run({"z": np.zeros(1, np.float32)})
+    assert len(str(missing.value)) < 250

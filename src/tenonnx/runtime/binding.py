@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from typing import TYPE_CHECKING, Any, NoReturn
 from weakref import WeakKeyDictionary
 
@@ -18,6 +18,8 @@ from tenonnx.shapes import SymTensor
 
 if TYPE_CHECKING:
     from tenonnx.runtime.executable import Executable, Template
+
+_NAMES_SHOWN = 8
 
 
 class InputSpec:
@@ -160,13 +162,19 @@ class Call:
 def _refuse_names(specs: Mapping[str, Any], given: Mapping[str, Any], fed: set[str]) -> NoReturn:
     for name in given:
         if name not in specs:
-            raise BindingError(f"the model has no input {name!r}; its inputs are {', '.join(specs)}")
+            raise BindingError(f"the model has no input {name!r}; its inputs are {_named(specs)}")
         if name in fed:
             raise BindingError(
                 f"input {name!r}: the cache provides it, and it is given as well; leave it out, or bind arrays yourself"
             )
     missing = [name for name in specs if name not in given and name not in fed]
-    raise BindingError(f"missing inputs: {', '.join(missing)}; the model takes {', '.join(specs)}")
+    raise BindingError(f"missing inputs: {_named(missing)}; the model takes {_named(specs)}")
+
+
+def _named(names: Collection[str]) -> str:
+    """The names, or the first of many: each layer of a decoder has two inputs."""
+    shown = list(names)[:_NAMES_SHOWN]
+    return ", ".join(shown) + (f", … ({len(names)} in all, listed by session.inputs)" if len(names) > len(shown) else "")
 
 
 def output_arrays(
