@@ -9,10 +9,10 @@ import numpy as np
 from onnx import helper
 
 from tenonnx import dtypes
+from tenonnx.schema.domains import DOMAIN
 from tenonnx.schema.messages import AttributeProto, ModelProto, ValueAliasProto, ValueInfoProto
 
 BOOL, FLOAT, FLOAT16, INT64 = (dtypes.BY_NAME[name].number for name in ("BOOL", "FLOAT", "FLOAT16", "INT64"))
-DOMAIN = "tenonnx"
 
 Dims = Sequence[int | str] | None
 

@@ -7,6 +7,7 @@ import pytest
 from tenonnx import codecs, structs
 from tenonnx.check.structs import check_structs
 from tenonnx.errors import CheckError
+from tenonnx.schema.domains import FORMATS_DOMAIN
 from tenonnx.schema.messages import AttributeProto, ModelProto, StructProto, TensorProto
 from tenonnx.structs import TypeLimit, functions, to_proto, u8
 
@@ -19,11 +20,11 @@ def calling(*bodies):
     declaration = model.struct_types.add()
     declaration.CopyFrom(to_proto(u8[2]))
     declaration.decoder.CopyFrom(functions.parse("decode", "(x) => (y) { y = tenonnx.formats.f0(x) }"))
-    declaration.decoder.opset_import.add(domain=functions.DOMAIN, version=1)
+    declaration.decoder.opset_import.add(domain=FORMATS_DOMAIN, version=1)
     for number, body in enumerate(bodies):
         function = model.functions.add()
         function.CopyFrom(functions.parse(f"f{number}", f"(x) => (y) {{ {body} }}"))
-        function.opset_import.add(domain=functions.DOMAIN, version=1)
+        function.opset_import.add(domain=FORMATS_DOMAIN, version=1)
     return model
 
 

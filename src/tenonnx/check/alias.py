@@ -10,6 +10,7 @@ from tenonnx.alias import AliasMap
 from tenonnx.alias.resolver import is_mutable
 from tenonnx.check.diagnostics import Diagnostic
 from tenonnx.errors import AliasError
+from tenonnx.schema.domains import DOMAIN
 from tenonnx.schema.flatten import FLOW
 from tenonnx.schema.graph import Scope, exclusive
 from tenonnx.schema.messages import ValueAliasProto
@@ -241,7 +242,7 @@ def stale_outputs(scope: Scope, aliases: AliasMap) -> Iterator[Diagnostic]:
 def cache_update_alias(scope: Scope, aliases: AliasMap) -> Iterator[Diagnostic]:
     """A cache update aliases its cache."""
     for position, node in enumerate(scope.nodes):
-        if node.domain != "tenonnx" or node.op_type not in _CACHE_OPERATORS or not node.output or not node.input:
+        if node.domain != DOMAIN or node.op_type not in _CACHE_OPERATORS or not node.output or not node.input:
             continue
         if aliases.source(node.output[0]) != node.input[0]:
             yield _error(

@@ -17,7 +17,7 @@ import numpy as np
 
 from tenonnx.convert import genai, gguf, llama, rope, tokenizer
 from tenonnx.convert.architectures import Decoder, decoder_of
-from tenonnx.convert.builder import DOMAIN, GraphBuilder
+from tenonnx.convert.builder import GraphBuilder
 from tenonnx.convert.exported import explicit
 from tenonnx.convert.gguf import Gguf
 from tenonnx.convert.quantize import Packed, Quantized, WeightError, quantize
@@ -27,6 +27,7 @@ from tenonnx.dtypes import BY_NUMBER
 from tenonnx.errors import OptionError, PayloadError, UnsupportedError
 from tenonnx.layouts.pages import MAX_PAGE_TOKENS
 from tenonnx.schema import files
+from tenonnx.schema.domains import DOMAIN
 from tenonnx.schema.external import map_file, parse_external
 from tenonnx.schema.messages import ModelProto
 

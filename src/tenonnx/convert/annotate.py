@@ -9,9 +9,10 @@ from tenonnx.alias import AliasMap
 from tenonnx.alias.resolver import is_mutable
 from tenonnx.check import Diagnostic
 from tenonnx.check.alias import check_graph
-from tenonnx.convert.editing import DOMAIN, Editor, declare_alias, make_writable
+from tenonnx.convert.editing import Editor, declare_alias, make_writable
 from tenonnx.convert.report import Findings
 from tenonnx.errors import AliasError
+from tenonnx.schema.domains import DOMAIN
 from tenonnx.schema.graph import Scope
 
 MICROSOFT = "com.microsoft"

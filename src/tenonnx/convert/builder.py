@@ -11,10 +11,9 @@ from tenonnx.convert.gguf import Gguf, GgufTensor
 from tenonnx.convert.tensor_types import TENSOR_TYPES
 from tenonnx.dtypes import of_numpy
 from tenonnx.errors import UnsupportedError
+from tenonnx.schema.domains import DOMAIN
 from tenonnx.schema.messages import TensorProto, ValueAliasProto, ValueInfoProto
 from tenonnx.structs import catalogue, declare
-
-DOMAIN = "tenonnx"
 
 
 class GraphBuilder:

@@ -13,10 +13,11 @@ from dataclasses import dataclass
 from typing import Any
 
 from tenonnx.convert import opset, readers
-from tenonnx.convert.editing import DOMAIN, NESTED, Editor, declare_alias, make_node, make_writable, set_dims
+from tenonnx.convert.editing import NESTED, Editor, declare_alias, make_node, make_writable, set_dims
 from tenonnx.convert.report import Findings
 from tenonnx.convert.symbolic import Causal, Formulas, Linear
 from tenonnx.convert.types import known_types
+from tenonnx.schema.domains import DOMAIN, VERSION
 from tenonnx.schema.graph import attributes
 from tenonnx.schema.messages import TensorProto
 from tenonnx.shapes import SymTensor
@@ -126,7 +127,7 @@ def rewrite(model: Any, findings: Findings) -> bool:
         findings.note(f"input {name!r} served the mask alone, and is gone")
     del model.graph.value_info[:]  # it describes tensors of the old lengths
     if not any(entry.domain == DOMAIN for entry in model.opset_import):
-        model.opset_import.add(domain=DOMAIN, version=1)
+        model.opset_import.add(domain=DOMAIN, version=VERSION)
     return True
 
 

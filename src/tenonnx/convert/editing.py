@@ -13,7 +13,6 @@ from tenonnx.schema.graph import Scope
 from tenonnx.schema.messages import AttributeProto, NodeProto, ValueAliasProto, ValueInfoProto
 from tenonnx.shapes import SymTensor
 
-DOMAIN = "tenonnx"
 NESTED = -1  # the slot of a reader whose body, not itself, reads the value
 
 

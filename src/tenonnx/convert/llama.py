@@ -22,8 +22,9 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from tenonnx.convert.architectures import Decoder
-from tenonnx.convert.builder import DOMAIN, GraphBuilder
+from tenonnx.convert.builder import GraphBuilder
 from tenonnx.convert.rope import Rotation
+from tenonnx.schema.domains import DOMAIN
 from tenonnx.schema.messages import TensorProto
 
 FLOAT, FLOAT16, INT64 = TensorProto.FLOAT, TensorProto.FLOAT16, TensorProto.INT64

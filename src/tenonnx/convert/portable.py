@@ -13,16 +13,16 @@ import numpy as np
 
 from tenonnx.codecs.decode import Decoder
 from tenonnx.convert import opset
-from tenonnx.convert.editing import DOMAIN, Editor, declare_alias, make_node
+from tenonnx.convert.editing import Editor, declare_alias, make_node
 from tenonnx.convert.nbits import BITS, BLOCK, packed
 from tenonnx.convert.types import known_types
 from tenonnx.errors import OptionError, UnsupportedError
+from tenonnx.schema.domains import DOMAIN, FORMATS_DOMAIN
 from tenonnx.schema.external import DataRoot
 from tenonnx.schema.graph import attributes
 from tenonnx.schema.messages import TensorProto
 from tenonnx.schema.payload import struct_payload, tensor_array
 from tenonnx.shapes import SymTensor
-from tenonnx.shapes.skeleton import FORMATS_DOMAIN
 
 WEIGHTS = ("float32", "float16", "nbits")
 _ADDITIONS = ("struct_types", "quantizations", "compiled_tensors", "devices")

@@ -6,10 +6,9 @@ from collections.abc import Iterator
 from typing import Any
 
 from tenonnx.convert.weights import Weight
+from tenonnx.schema.domains import DOMAIN, VERSION
 from tenonnx.schema.graph import attributes
 from tenonnx.schema.messages import AttributeProto, NodeProto, TensorProto
-
-DOMAIN, VERSION = "tenonnx", 1
 
 
 class Rewriter:

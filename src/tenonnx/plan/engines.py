@@ -9,10 +9,10 @@ from tenonnx.errors import UnsupportedError
 from tenonnx.plan import elementwise, movement
 from tenonnx.plan.builder import BOOL, FLOAT, INT32, INT64
 from tenonnx.plan.inplace import OPERATORS
+from tenonnx.schema.domains import DOMAIN
 from tenonnx.schema.flatten import FLOW
 from tenonnx.schema.graph import Scope
 from tenonnx.shapes import ShapesContext, SymTensor
-from tenonnx.shapes.skeleton import DOMAIN
 
 # A native product alone between regions gains less than its two boundaries cost. Gather stays: its indices are checked
 # before any cache is written.

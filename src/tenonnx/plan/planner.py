@@ -24,11 +24,11 @@ from tenonnx.plan.schedule import live, ordered
 from tenonnx.plan.types import ExecutionPlan, Storage
 from tenonnx.plan.verify import verify
 from tenonnx.plan.weights import FORMATS, products
+from tenonnx.schema.domains import DOMAIN
 from tenonnx.schema.flatten import FLOW, flattened
 from tenonnx.schema.graph import ModelIndex
 from tenonnx.schema.messages import as_model
 from tenonnx.shapes import Inference, ShapesContext
-from tenonnx.shapes.skeleton import DOMAIN
 from tenonnx.structs import Recognizer
 
 _RULES = {**elementwise.RULES, **movement.RULES, **decoder.RULES}

@@ -9,7 +9,7 @@ from tenonnx.errors import UnsupportedError
 from tenonnx.plan.builder import Builder
 from tenonnx.plan.draft import DraftStep, Value
 from tenonnx.plan.inplace import updated
-from tenonnx.shapes.skeleton import DOMAIN
+from tenonnx.schema.domains import DOMAIN
 
 
 def leave(builder: Builder, position: int, node: Any) -> None:

@@ -12,8 +12,8 @@ from tenonnx.cache import Cache, CacheSpec
 from tenonnx.errors import BindingError, ShapeError, UnsupportedError
 from tenonnx.plan import Planner
 from tenonnx.runtime.binding import BoundCache, Call, InputSpec
+from tenonnx.schema.domains import DOMAIN
 from tenonnx.shapes.operators import POSITION_KEY, update_axes
-from tenonnx.shapes.skeleton import DOMAIN
 
 _SCATTERS = {(DOMAIN, "CacheUpdate"), ("", "TensorScatter")}  # (cache, values, position), both with an axis
 _GROUPED = ("com.microsoft", "GroupQueryAttention")  # caches [batch, heads, capacity, head size]

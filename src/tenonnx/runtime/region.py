@@ -19,10 +19,11 @@ from tenonnx.cache import address
 from tenonnx.errors import UnsupportedError
 from tenonnx.plan import ExecutionPlan, PlannedStep
 from tenonnx.plan.builder import nbytes_of
+from tenonnx.schema.domains import FORMATS_DOMAIN
 from tenonnx.schema.graph import ModelIndex
 from tenonnx.schema.messages import ModelProto, TensorProto
 from tenonnx.shapes import SymTensor
-from tenonnx.shapes.skeleton import FORMATS_DOMAIN, set_tensor_type
+from tenonnx.shapes.skeleton import set_tensor_type
 
 _EMBEDDED = 1024  # elements: constants up to here stand in the region's model itself
 _SHARE = 1 << 20  # bytes of weights that a thread has to read for one node, or waking it takes longer than it saves

@@ -11,6 +11,7 @@ from __future__ import annotations
 from typing import Any
 
 from tenonnx.errors import CheckError, UnsupportedError
+from tenonnx.schema.domains import DOMAIN
 from tenonnx.schema.graph import Claim, Frames, Guard, ModelIndex, Origin, Scope, attributes
 from tenonnx.schema.inline import STANDARD, Place, Renamer, enter_function, same_opsets
 from tenonnx.schema.loops import LOOPS, constant_number, number_of
@@ -53,7 +54,7 @@ def carries(scope: Scope, functions: set[tuple[str, str, str]]) -> bool:
     """Whether a body, or one nested in it, declares an alias or updates a cache; ``functions`` are those known to."""
     return any(
         node.output_alias
-        or (node.domain == "tenonnx" and node.op_type in _CACHE_OPERATORS)
+        or (node.domain == DOMAIN and node.op_type in _CACHE_OPERATORS)
         or (node.domain, node.op_type, node.overload) in functions
         for inner in scope.walk()
         for node in inner.nodes

@@ -13,11 +13,9 @@ from functools import cache
 from typing import Any, NamedTuple
 
 from tenonnx.errors import CheckError
+from tenonnx.schema.domains import DOMAIN
 
 _MAX_DEPTH = 100  # of graphs inside graphs; a file cannot hold more than 33, since protobuf bounds its own nesting
-
-
-_DOMAIN = "tenonnx"
 
 
 class Port(NamedTuple):
@@ -232,7 +230,7 @@ def _attribute_types(domain: str, op_type: str) -> dict[str, str]:
     """Names of the types of an operator's attributes, of those that are known."""
     from onnx import defs
 
-    if domain == _DOMAIN:
+    if domain == DOMAIN:
         return _OWN_ATTRIBUTES.get(op_type, {})
     try:
         schema = defs.get_schema(op_type, "" if domain == "ai.onnx" else domain)

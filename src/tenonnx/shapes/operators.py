@@ -6,8 +6,8 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from tenonnx.errors import CapacityError, ShapeError
+from tenonnx.schema.domains import DOMAIN
 from tenonnx.schema.graph import Scope, attributes
-from tenonnx.shapes.skeleton import DOMAIN
 from tenonnx.shapes.symbols import SymTensor
 
 INT64, BOOL = 7, 9

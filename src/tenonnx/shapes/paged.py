@@ -6,9 +6,9 @@ from collections.abc import Iterator
 from typing import Any
 
 from tenonnx.errors import CapacityError, ShapeError
+from tenonnx.schema.domains import DOMAIN
 from tenonnx.schema.graph import Scope, attributes
 from tenonnx.shapes.operators import INT64, Lookup, dims_agree, known_integers
-from tenonnx.shapes.skeleton import DOMAIN
 from tenonnx.shapes.symbols import SymQuantizedTensor, SymTensor, pages_of
 
 FLOAT = 1

@@ -10,14 +10,13 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from tenonnx.errors import CheckError, ShapeError
+from tenonnx.schema.domains import DOMAIN, FORMATS_DOMAIN
 from tenonnx.schema.external import DataRoot
 from tenonnx.schema.flatten import FLOW
 from tenonnx.schema.messages import ModelProto
 from tenonnx.schema.payload import tensor_array
 from tenonnx.shapes.symbols import Dim, SymQuantizedTensor, SymTensor, pages_of, symbol_of
 
-DOMAIN = "tenonnx"
-FORMATS_DOMAIN = "tenonnx.formats"
 _TWIN_OPSET = 24  # of a model that imports no standard operators itself
 _KEPT_ELEMENTS = 1024  # smaller initializers stay: shape inference reads Reshape targets and their kin from them
 

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from tenonnx.errors import CheckError
+from tenonnx.schema.domains import FORMATS_DOMAIN, VERSION
 from tenonnx.structs import functions
 from tenonnx.structs.builder import to_proto
 from tenonnx.structs.formats import Format
@@ -22,7 +23,7 @@ def declare(model: Any, format: Format, shape: Sequence[int]) -> int:
     format.grid(shape)
     _add_function(model, format.function)
     _import(model, "", functions.OPSET)
-    _import(model, functions.DOMAIN, functions.VERSION)
+    _import(model, FORMATS_DOMAIN, VERSION)
     block = None if isinstance(format.block_type, Tensor) else _index_of(model, to_proto(format.block_type))
     return _index_of(model, format.array(shape, block))
 

@@ -10,11 +10,10 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
 from tenonnx.errors import CheckError
+from tenonnx.schema.domains import FORMATS_DOMAIN, VERSION
 from tenonnx.schema.messages import AttributeProto, FunctionProto, from_onnx, to_onnx
 from tenonnx.structs.layout import Leaf
 
-DOMAIN = "tenonnx.formats"
-VERSION = 1
 OPSET = 24
 STANDARD = ("", "ai.onnx")  # the two spellings of onnx's own domain
 
@@ -24,7 +23,7 @@ def parse(name: str, text: str) -> Any:
     from onnx import parser
 
     try:
-        return from_onnx(parser.parse_function(f'<opset_import: ["" : {OPSET}], domain: "{DOMAIN}">\n{name} {text}'))
+        return from_onnx(parser.parse_function(f'<opset_import: ["" : {OPSET}], domain: "{FORMATS_DOMAIN}">\n{name} {text}'))
     except parser.ParseError as error:
         raise CheckError(f"decoder of {name} is no ONNX text such as (d, q) => (y) {{ y = Mul(d, q) }}: {error}") from error
 
@@ -34,7 +33,7 @@ def adopted(name: str, function: Any) -> Any:
     if hasattr(function, "to_function_proto"):
         function = function.to_function_proto()
     own = FunctionProto.FromString(function.SerializeToString())
-    own.domain, own.name, own.overload = DOMAIN, name, ""
+    own.domain, own.name, own.overload = FORMATS_DOMAIN, name, ""
     return own
 
 
@@ -62,10 +61,10 @@ def root_decoder(name: str, inputs: Sequence[str], block_shape: Sequence[int], g
 
     Blocks over several dimensions are put in place by a Reshape to the grid of blocks and a Transpose before that.
     """
-    decoder = FunctionProto(name="decode", domain=DOMAIN, input=inputs, output=["/value"])
+    decoder = FunctionProto(name="decode", domain=FORMATS_DOMAIN, input=inputs, output=["/value"])
     decoder.opset_import.add(domain="", version=OPSET)
-    decoder.opset_import.add(domain=DOMAIN, version=VERSION)
-    decoder.node.add(op_type=name, domain=DOMAIN, input=inputs, output=["/blocks"])
+    decoder.opset_import.add(domain=FORMATS_DOMAIN, version=VERSION)
+    decoder.node.add(op_type=name, domain=FORMATS_DOMAIN, input=inputs, output=["/blocks"])
     blocks = "/blocks"
     if len(block_shape) > 1:
         _reshape(decoder, blocks, [*grid, *block_shape], "/grid")

@@ -13,6 +13,7 @@ import numpy as np
 
 from tenonnx import dtypes
 from tenonnx.errors import CheckError
+from tenonnx.schema.domains import FORMATS_DOMAIN
 from tenonnx.schema.messages import AttributeProto, FunctionProto
 from tenonnx.structs import functions
 from tenonnx.structs.layout import Leaf
@@ -56,7 +57,7 @@ class Tracer:
     """The function being written."""
 
     def __init__(self, name: str) -> None:
-        self.function = FunctionProto(name=name, domain=functions.DOMAIN)
+        self.function = FunctionProto(name=name, domain=FORMATS_DOMAIN)
         self.function.opset_import.add(domain="", version=functions.OPSET)
         self._constants: dict[tuple[str, tuple[int, ...], bytes], str] = {}
 
