@@ -32,6 +32,13 @@ class CacheSpec(NamedTuple):
         return size
 
 
+def kept_length(length: int, valid: int) -> int:
+    """A length to truncate to; ``CapacityError`` for what is no whole number from 0 to the valid length."""
+    if isinstance(length, bool) or not isinstance(length, (int, np.integer)) or not 0 <= length <= valid:
+        raise CapacityError(f"truncate to {length!r}: expected 0 to {valid}, the valid length")
+    return int(length)
+
+
 def planned_bytes(specs: Mapping[str, CacheSpec]) -> int:
     """Bytes that a Cache over these tensors allocates."""
     return sum(-(-spec.nbytes // _ALIGNMENT) * _ALIGNMENT for spec in specs.values())
@@ -59,7 +66,7 @@ class Cache:
             )
         try:
             self._buffer = Buffer(wanted, "cache")
-        except MemoryError as error:
+        except (MemoryError, TypeError) as error:  # a number of bytes that no size_t holds is a TypeError
             raise CapacityError(f"a cache of {wanted:,} bytes cannot be allocated; ask for a shorter context") from error
         whole = self._buffer.array()
         arrays: dict[str, np.ndarray] = {}
@@ -90,9 +97,7 @@ class Cache:
     def truncate(self, length: int) -> None:
         """Keep the first ``length`` positions; ``CapacityError`` when that is negative or more than are valid."""
         with owned([self.extent], []):
-            if not 0 <= length <= self._length:
-                raise CapacityError(f"truncate to {length}: expected 0 to {self._length}, the valid length")
-            self._length = length
+            self._length = kept_length(length, self._length)
 
     def reset(self) -> None:
         """Forget all content; the storage stays."""

@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 
+from tenonnx.cache.dense import kept_length
 from tenonnx.cache.ownership import Extent, address
 from tenonnx.cache.pages import PageSpec, PageTable
 from tenonnx.cache.policy import PageState, Policy, Uniform
@@ -96,8 +97,7 @@ class PagedCache:
     def truncate(self, length: int) -> None:
         """Keep the first ``length`` tokens and free the pages behind them; ``CapacityError`` when as many are not valid."""
         with self._changing():
-            if not 0 <= length <= self._length:
-                raise CapacityError(f"truncate to {length}: expected 0 to {self._length}, the valid length")
+            length = kept_length(length, self._length)
             self._drop(-(-length // self.pool.tokens))
             self._length = length
 

@@ -131,8 +131,13 @@ def parse_policy(text: str) -> Policy:
         return Budget(_bytes(rest))
     if rest:
         try:
-            found: Policy = imported(text)
+            found = imported(text)
         except CheckError as error:
             raise OptionError(f"policy {error}; name an object with new_format and formats") from error
-        return found
+        if not (callable(getattr(found, "new_format", None)) and hasattr(found, "formats")):
+            raise OptionError(
+                f"policy {text}: is a {type(found).__name__}; name an object with new_format and formats, such as Uniform(FORMAT)"
+            )
+        policy: Policy = found
+        return policy
     return Uniform(text.upper())

@@ -133,8 +133,10 @@ def print_lines(lines: Iterable[Text]) -> None:
         console.print(line, no_wrap=True, overflow="ellipsis", crop=True)
 
 
-def write_text(path: Path, text: str, what: str) -> None:
-    """Write a drawing or a page, and tell of it."""
+def write_text(path: Path, text: str, what: str, suffix: str) -> None:
+    """Write a drawing or a page, and tell of it; its suffix keeps a slip from replacing a model or its weights."""
+    if path.suffix.lower() != suffix:
+        raise OptionError(f"{path}: is to hold {what}; name a file that ends in {suffix}")
     try:
         path.write_text(text, encoding="utf-8")
     except OSError as error:

@@ -58,8 +58,8 @@ def convert(
         caches = [dataclasses.asdict(cache) for cache in report.caches]
         print_json({**figures, "caches": caches, "notes": list(report.notes)})
     else:
-        where = ", ".join(files) or "the model itself"
-        print(f"{out}: {size(out.stat().st_size)}, and {size(weights)} of weights in {where}; {took:.2f} s")
+        elsewhere = f", and {size(weights)} of weights in {', '.join(files)}" if files else " with its weights"
+        print(f"{out}: {size(out.stat().st_size)}{elsewhere}; {took:.2f} s")
         for line in (*report.caches, *report.notes):
             print(f"  {line}")
 

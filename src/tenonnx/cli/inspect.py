@@ -58,7 +58,7 @@ def _shows_pages(file: str, drawing: Path | None, json: bool) -> bool:
 
     saved = read_page_map(file)
     if drawing is not None:
-        write_text(drawing, page_svg(saved), f"the pages of {file}")
+        write_text(drawing, page_svg(saved), f"the pages of {file}", ".svg")
     if json:
         print_json(described(saved))
     elif drawing is None:
@@ -84,7 +84,7 @@ def _show_type(subject: Any, wanted: str | None, drawing: Path | None, json: boo
     if drawing is not None:
         from tenonnx.inspection.svg import svg
 
-        write_text(drawing, svg(title, node), f"the bits of {title}")
+        write_text(drawing, svg(title, node), f"the bits of {title}", ".svg")
     if json:
         from tenonnx.inspection import described
 

@@ -41,7 +41,7 @@ def plan(
     if html is not None:
         from tenonnx.inspection.timeline import page
 
-        write_text(html, page(planned), "the memory of the plan, step by step")
+        write_text(html, page(planned), "the memory of the plan, step by step", ".html")
     if json:
         print_json(as_json(planned))
     elif html is None:

@@ -27,6 +27,7 @@ from tenonnx.dtypes import BY_NUMBER
 from tenonnx.errors import OptionError, PayloadError, UnsupportedError
 from tenonnx.layouts.pages import MAX_PAGE_TOKENS
 from tenonnx.schema import files
+from tenonnx.schema.atomic import refuse_special
 from tenonnx.schema.domains import DOMAIN
 from tenonnx.schema.external import map_file, parse_external
 from tenonnx.schema.messages import ModelProto
@@ -93,6 +94,7 @@ def convert(
     when the weights do not lie in the folder of ``out`` or ``out`` would replace its source.
     """
     source, out = Path(source), Path(out)
+    refuse_special(out)
     is_gguf = not source.is_dir() and gguf.is_gguf(source)
     if is_gguf and aliases:
         raise UnsupportedError(f"{source}: a GGUF's caches are declared already; aliases are for ONNX models")

@@ -18,6 +18,7 @@ from tenonnx.convert.rewrite import Rewriter
 from tenonnx.convert.weights import Weight, Weights
 from tenonnx.errors import CheckError, PayloadError, ShapeError, UnsupportedError
 from tenonnx.schema import files
+from tenonnx.schema.atomic import refuse_special
 from tenonnx.schema.external import DataRoot
 from tenonnx.schema.messages import ModelProto
 from tenonnx.structs import declare
@@ -86,6 +87,7 @@ def quantize(
     ``UnsupportedError`` for a format without encoder, and ``PayloadError`` for values that are not finite, packed values of
     the wrong size, or files that cannot be read or written.
     """
+    refuse_special(Path(out))
     source, folder = _opened(model, data_root)
     raise_errors(source, folder)
     found = Weights(source, DataRoot(folder))

@@ -17,8 +17,7 @@ class _Draft:
     """A temporary file beside ``path``, with the permissions of the file whose place it will take."""
 
     def __init__(self, path: Path) -> None:
-        if path.is_dir():
-            raise PayloadError(f"{path}: is a folder; name a file in it")
+        refuse_special(path)
         self.path = path
         self._temporary = path.with_name(f".tenonnx-{secrets.token_hex(8)}")
         self._former = self._temporary.with_suffix(".former")
@@ -61,6 +60,14 @@ class _Draft:
         """Let the replaced file go."""
         with contextlib.suppress(OSError):
             os.unlink(self._former)
+
+
+def refuse_special(path: Path) -> None:
+    """``PayloadError`` for a place that no file can take: a folder, or a device or pipe, which a rename would remove."""
+    if path.is_dir():
+        raise PayloadError(f"{path}: is a folder; name a file in it")
+    if path.exists() and not path.is_file():
+        raise PayloadError(f"{path}: is a device or a pipe, not a file; name a file, to be written whole or not at all")
 
 
 @contextlib.contextmanager

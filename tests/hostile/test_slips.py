@@ -1,0 +1,96 @@
+"""Slips of the hand that would lose a file or a cache's place: each is refused in one line, and nothing is lost."""
+
+from __future__ import annotations
+
+import os
+import stat
+from pathlib import Path
+
+import numpy as np
+import pytest
+from typer.testing import CliRunner
+
+from tenonnx import CapacityError, Session, ShapeError, cli, save
+from tenonnx.cache import PagedCache, PagePool, PageSpec, PageTable
+from tenonnx.errors import OptionError, PayloadError
+from tests.models import FLOAT, cache_model, spec_example
+
+
+def command(*arguments: object) -> str:
+    """Standard error of a command that ends in one line."""
+    done = CliRunner().invoke(cli.app, [str(argument) for argument in arguments])
+    assert done.exit_code in (1, 2) and isinstance(done.exception, SystemExit), done.output
+    assert done.stderr.count("\n") == 1 and done.stderr.startswith("error: ")
+    return done.stderr
+
+
+@pytest.fixture
+def model(tmp_path: Path) -> Path:
+    save(spec_example(), tmp_path / "m.onnx")
+    return tmp_path / "m.onnx"
+
+
+@pytest.fixture
+def pipe(tmp_path: Path) -> Path:
+    os.mkfifo(tmp_path / "pipe")
+    return tmp_path / "pipe"
+
+
+def test_no_file_takes_the_place_of_a_device_or_a_pipe(model: Path, pipe: Path) -> None:
+    cache = Session(cache_model()).new_cache(context=4)
+    for write in (lambda: cache.save(pipe), lambda: save(spec_example(), pipe)):
+        with pytest.raises(PayloadError, match="is a device or a pipe, not a file"):
+            write()
+    assert "not a file" in command("convert", model, pipe)
+    assert "not a file" in command("quantize", model, pipe, "--weights", "*=Q8_0")
+    assert stat.S_ISFIFO(pipe.stat().st_mode)
+
+
+@pytest.mark.parametrize("out", [".", "", ".."])
+def test_a_folder_is_named_where_a_file_has_to_be(model: Path, monkeypatch: pytest.MonkeyPatch, out: str) -> None:
+    monkeypatch.chdir(model.parent)
+    assert "is a folder; name a file in it" in command("convert", model, out)
+    assert "is a folder; name a file in it" in command("quantize", model, out, "--weights", "*=Q8_0")
+
+
+def test_a_drawing_never_replaces_a_model(model: Path) -> None:
+    before = model.read_bytes()
+    dims = [option for name in ("batch", "heads", "max_length", "head_size", "new_length") for option in ("--dim", f"{name}=2")]
+    assert "ends in .html" in command("plan", model, *dims, "--html", model)
+    assert "ends in .svg" in command("inspect", "Q4_0", "--svg", model)
+    assert model.read_bytes() == before
+
+
+@pytest.mark.parametrize("length", [1.5, True, np.array([1]), None, -1, 3, "1"], ids=repr)
+def test_a_length_that_is_no_whole_number_of_valid_positions(length: object) -> None:
+    dense = Session(cache_model()).new_cache(context=4)
+    paged = PagedCache(PagePool({"k": PageTable(PageSpec(FLOAT, (1, 2, 4, 8)))}), None, 16)
+    for cache in (dense, paged):
+        with pytest.raises(CapacityError, match="expected 0 to 0, the valid length"):
+            cache.truncate(length)
+        cache.truncate(np.int64(0))
+        assert type(cache.length) is int and cache.length == 0
+
+
+def test_a_context_and_a_dimension_that_contradict_it() -> None:
+    session = Session(spec_example())
+    dims = {"batch": 1, "heads": 2, "head_size": 4}
+    assert session.new_cache(context=8, dims=dims | {"max_length": 8}).capacity == 8
+    with pytest.raises(ShapeError, match="context 8: dims= says that max_length is 99; leave one of the two out"):
+        session.new_cache(context=8, dims=dims | {"max_length": 99})
+    with pytest.raises(ShapeError, match=r"\(heads\) is -1; expected 0 or more"):
+        session.new_cache(context=8, dims=dims | {"heads": -1})
+
+
+@pytest.mark.parametrize("context", [2**40, 2**62, 2**80])
+def test_a_context_that_no_memory_holds(context: int) -> None:
+    with pytest.raises(CapacityError, match="cannot be allocated; ask for a shorter context"):
+        Session(spec_example()).new_cache(context=context, dims={"batch": 8, "heads": 8, "head_size": 64})
+
+
+@pytest.mark.parametrize("policy", ["os:system", "os:sep", "tests.models:FLOAT"])
+def test_a_policy_that_is_none(policy: str) -> None:
+    from tenonnx.cache import parse_policy
+
+    with pytest.raises(OptionError, match="name an object with new_format and formats"):
+        parse_policy(policy)
