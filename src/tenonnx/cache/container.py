@@ -66,8 +66,15 @@ def read_header(stream: BinaryIO, magic: bytes, what: str, where: str, parse: Ca
         raise PayloadError(f"{where}: its header is damaged: the digest differs")
     try:
         return parse(json.loads(text))
-    except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
+    except (ValueError, TypeError, KeyError, AttributeError, RecursionError, OverflowError) as error:
         raise PayloadError(f"{where}: its header is unsound: {error}") from error
+
+
+def check_rest(stream: BinaryIO, wanted: int, where: str) -> None:
+    """``PayloadError`` where the payloads are not as many bytes as the header tells."""
+    found = os.fstat(stream.fileno()).st_size - stream.tell()
+    if found != wanted:
+        raise PayloadError(f"{where}: has {found:,} bytes behind its header, which tells {wanted:,}; save the cache again")
 
 
 def read_into(stream: BinaryIO, target: Any, where: str) -> None:

@@ -8,12 +8,14 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 import os
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any, BinaryIO, NamedTuple
 
 import numpy as np
 
+from tenonnx import dtypes
 from tenonnx.cache import container
 from tenonnx.errors import PayloadError
 
@@ -29,8 +31,20 @@ class SavedRows(NamedTuple):
 
     length: int
     signature: str
-    tensors: dict[str, list[Any]]
+    tensors: dict[str, list[Any]]  # name -> element type, axis, dims with None along the axis
     digests: list[bytes]
+
+    def elem_type(self, name: str) -> int:
+        """ONNX element type of one tensor."""
+        return int(self.tensors[name][0])
+
+    def dims(self, name: str) -> tuple[int, ...]:
+        """Dims of the rows of one tensor: its own, with the valid length along the axis that it grows along."""
+        return tuple(self.length if dim is None else dim for dim in self.tensors[name][2:])
+
+    def nbytes(self, name: str) -> int:
+        """Bytes of the rows of one tensor."""
+        return math.prod(self.dims(name)) * dtypes.BY_NUMBER[self.elem_type(name)].bits // 8
 
 
 def _signature(specs: Mapping[str, CacheSpec]) -> dict[str, list[Any]]:
@@ -76,6 +90,22 @@ def save(cache: Cache, path: str | os.PathLike[str]) -> None:
     container.write(path, _MAGIC, header, (part.data for mine in parts.values() for part in mine))
 
 
+def read_header(path: str | os.PathLike[str]) -> SavedRows:
+    """What a file says that it holds; its header is checked, its rows are not read. ``PayloadError`` for another file
+    and for one of another size.
+    """
+    where = str(path)
+    with container.opened(path) as stream:
+        saved = _header(stream, where)
+        container.check_rest(stream, sum(map(saved.nbytes, saved.tensors)), where)
+    return saved
+
+
+def is_saved(path: str | os.PathLike[str]) -> bool:
+    """Whether a file begins as one that ``save`` wrote."""
+    return container.begins_with(path, _MAGIC)
+
+
 def read(cache: Cache, path: str | os.PathLike[str]) -> int:
     """Fill a cache from a file and return its length.
 
@@ -83,7 +113,7 @@ def read(cache: Cache, path: str | os.PathLike[str]) -> int:
     """
     where = str(path)
     with container.opened(path) as stream:
-        saved = container.read_header(stream, _MAGIC, "dense cache", where, _parsed)
+        saved = _header(stream, where)
         _refuse_foreign(cache, saved, where)
         begin = stream.tell()
         _verify(cache, saved, stream, where)
@@ -124,6 +154,10 @@ def _verify(cache: Cache, saved: SavedRows, stream: BinaryIO, where: str) -> Non
             raise PayloadError(f"{where}: tensor {name!r} is not what was saved: its digest differs; the file is damaged")
 
 
+def _header(stream: BinaryIO, where: str) -> SavedRows:
+    return container.read_header(stream, _MAGIC, "dense cache", where, _parsed)
+
+
 def _parsed(header: Any) -> SavedRows:
     """The header as typed values; raises ValueError and its like for one that no ``save`` wrote."""
     tensors = {str(name): list(entry) for name, entry in header["tensors"].items()}
@@ -131,4 +165,9 @@ def _parsed(header: Any) -> SavedRows:
     length, signature = int(header["length"]), str(header["signature"])
     if length < 0 or len(digests) != len(tensors) or signature != _digest(tensors):
         raise ValueError(f"{length} positions of {len(tensors)} tensors with {len(digests)} digests")
+    for name, (elem_type, axis, *dims) in tensors.items():
+        fixed = [dim for place, dim in enumerate(dims) if place != axis]
+        grows = len(fixed) + 1 == len(dims) and dims[axis] is None
+        if elem_type not in dtypes.BY_NUMBER or not grows or not all(isinstance(dim, int) and dim >= 0 for dim in fixed):
+            raise ValueError(f"tensor {name!r} of element type {elem_type}, axis {axis} and dims {dims}")
     return SavedRows(length, signature, tensors, digests)

@@ -51,9 +51,13 @@ def save(cache: PagedCache, path: str | os.PathLike[str]) -> None:
 
 
 def read_header(path: str | os.PathLike[str]) -> SavedPages:
-    """What a file says that it holds; its header is checked, its pages are not read. ``PayloadError`` for another file."""
+    """What a file says that it holds; its header is checked, its pages are not read. ``PayloadError`` for another file
+    and for one of another size.
+    """
     with container.opened(path) as stream:
-        return _header(stream, str(path))
+        saved = _header(stream, str(path))
+        container.check_rest(stream, saved.nbytes, str(path))
+    return saved
 
 
 def is_saved(path: str | os.PathLike[str]) -> bool:
@@ -111,6 +115,8 @@ def _parsed(header: Any) -> SavedPages:
         }
         for row in header["pages"]
     ]
+    if any(nbytes < 0 for page in pages for _, nbytes, _ in page.values()):
+        raise ValueError("a page has a negative number of bytes")
     if tokens < 1 or not 0 <= length <= tokens * len(pages) or len(pages) > -(-length // tokens):
         raise ValueError(f"{length} tokens in {len(pages)} pages of {tokens}")
     return SavedPages(length, tokens, tables, pages)

@@ -35,7 +35,7 @@ def inspect(
     """Show what a model holds: size, inputs, caches, weights by format, types. No weight is read but those asked for."""
     if values is not None and (type is not None or svg is not None):
         raise OptionError("--values shows an element, --type and --svg a type: ask for one of the two")
-    if _shows_pages(file, svg, json):
+    if Path(file).is_file() and (_shows_pages(file, svg, json) or _shows_rows(file, svg, json)):
         return
     from tenonnx.inspection import open_subject
 
@@ -52,7 +52,7 @@ def _shows_pages(file: str, drawing: Path | None, json: bool) -> bool:
     """Show the page map of a saved cache; False for any other file."""
     from tenonnx.cache.store import is_saved
 
-    if not Path(file).is_file() or not is_saved(file):
+    if not is_saved(file):
         return False
     from tenonnx.inspection.pages import described, page_lines, page_svg, read_page_map
 
@@ -63,6 +63,24 @@ def _shows_pages(file: str, drawing: Path | None, json: bool) -> bool:
         print_json(described(saved))
     elif drawing is None:
         print_lines(page_lines(saved))
+    return True
+
+
+def _shows_rows(file: str, drawing: Path | None, json: bool) -> bool:
+    """Show the tensors of a saved dense cache; False for any other file."""
+    from tenonnx.cache.rows import is_saved, read_header
+
+    if not is_saved(file):
+        return False
+    if drawing is not None:
+        raise OptionError(f"--svg draws types and pages; {file} is a dense cache, which has neither")
+    from tenonnx.inspection.cached import described, row_lines
+
+    saved = read_header(file)
+    if json:
+        print_json(described(saved))
+    else:
+        print_lines(row_lines(saved))
     return True
 
 

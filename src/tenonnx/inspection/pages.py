@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from xml.sax.saxutils import escape
 
 from tenonnx.cache.store import SavedPages, read_header
+from tenonnx.inspection.bitmap import printable
 
 if TYPE_CHECKING:
     from rich.text import Text
@@ -86,17 +87,17 @@ def page_svg(saved: SavedPages) -> str:
     found, cell, top = described(saved), 12, 24
     parts: list[str] = []
     for name, formats in found["formats"].items():
-        parts.append(f'<text x="8" y="{top}">{escape(name)}</text>')
+        parts.append(f'<text x="8" y="{top}">{escape(printable(name))}</text>')
         for number, format in enumerate(formats):
             x, y = 8 + number % _CELLS * cell, top + 6 + number // _CELLS * cell
-            title = f"page {number}: {escape(format)}"
+            title = f"page {number}: {escape(printable(format))}"
             colour = _SHOWN.get(format, _OTHER)[1]
             parts.append(f'<rect x="{x}" y="{y}" width="11" height="11" fill="{colour}"><title>{title}</title></rect>')
         top += 24 + -(-len(formats) // _CELLS) * cell
     for place, (format, nbytes) in enumerate(found["cache_bytes_by_format"].items()):
         y = top + 16 * place
         parts.append(f'<rect x="8" y="{y - 10}" width="11" height="11" fill="{_SHOWN.get(format, _OTHER)[1]}"/>')
-        parts.append(f'<text x="26" y="{y}">{escape(format)}: {nbytes:,} bytes</text>')
+        parts.append(f'<text x="26" y="{y}">{escape(printable(format))}: {nbytes:,} bytes</text>')
     top += 16 * len(found["cache_bytes_by_format"])
     size = f'width="{16 + _CELLS * cell}" height="{top}"'
     head = f'<svg xmlns="http://www.w3.org/2000/svg" {size} font-family="sans-serif" font-size="12">'
