@@ -110,7 +110,7 @@ class Builder:
         is_table = pages_of(self.context[name]) is not None
         elem_type, dims = (INT64, (tables.get(name, 16), DESCRIPTOR)) if is_table else self.type_of(name)
         mutable = name in self.aliases.mutable_inputs
-        owner = Owner(name, Storage.INPUT, nbytes_of(elem_type, dims), mutable=mutable)
+        owner = Owner(name, Storage.INPUT, nbytes_of(elem_type, dims), mutable=mutable, pages=is_table)
         self.env[name] = self.inputs[name] = Value(name, elem_type, dims, row_major(dims), owner)
 
     def constant(self, name: str, array: np.ndarray, *, of_shape: bool = False) -> Value:

@@ -29,6 +29,7 @@ class Owner:
     storage: Storage
     nbytes: int
     mutable: bool = False  # a READ_WRITE graph input
+    pages: bool = False  # a table of pages, whose descriptors these bytes are
     weight: WeightKey | None = None
     constant: Any = None
     of_shape: bool = False  # a constant of this plan alone, made from the shapes of its inputs

@@ -146,7 +146,7 @@ def freeze(
         writes=tuple(writes),
         arena_bytes=placement.arena_bytes,
         workspace_bytes=placement.workspace_bytes,
-        cache_bytes=sum(value.owner.nbytes for value in inputs.values() if value.owner.mutable),
+        cache_bytes=sum(value.owner.nbytes for value in inputs.values() if value.owner.mutable and not value.owner.pages),
         output_bytes=sum(slot.nbytes for slot in slots if slot.is_output),
         page_writes=tuple(page_writes),
         once=once,

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from functools import cache, cached_property, partial
-from typing import Any
+from typing import Any, Protocol
 
-from tenonnx.errors import CheckError
+from tenonnx.errors import BindingError, CheckError, UnsupportedError
 from tenonnx.layouts import layout_for
 from tenonnx.plan import contrib, decoder, elementwise, movement, paged
 from tenonnx.plan.builder import Builder, Weight
@@ -29,6 +30,7 @@ from tenonnx.schema.flatten import FLOW, flattened
 from tenonnx.schema.graph import ModelIndex
 from tenonnx.schema.messages import as_model
 from tenonnx.shapes import Inference, ShapesContext
+from tenonnx.shapes.symbols import pages_of
 from tenonnx.structs import Recognizer
 
 _RULES = {**elementwise.RULES, **movement.RULES, **decoder.RULES}
@@ -204,6 +206,10 @@ def _results(builder: Builder, names: list[str]) -> dict[str, Value]:
     for name in dict.fromkeys(names):
         value = builder.value(name)
         owner = value.owner
+        if owner.pages and not (owner.mutable and builder.aliases.source(name) is not None):
+            raise UnsupportedError(
+                f"output {name!r}: is the table of pages {owner.name!r} as it was given; leave it out, or update it"
+            )
         if builder.aliases.source(name) is not None and owner.mutable:
             results[name] = value
             continue
@@ -219,6 +225,15 @@ def _results(builder: Builder, names: list[str]) -> dict[str, Value]:
     return results
 
 
+class PagesHeld(Protocol):
+    """What a plan asks of a table of pages: how many, and their bytes."""
+
+    def __len__(self) -> int: ...
+
+    @property
+    def nbytes(self) -> int: ...
+
+
 def plan(
     model: Any,
     dims: Mapping[str, int] | None = None,
@@ -226,9 +241,17 @@ def plan(
     threads: int | str = "auto",
     packs: str = "auto",
     device: str | None = None,
+    tables: Mapping[str, PagesHeld] | None = None,
 ) -> ExecutionPlan:
     """Plan a model for the given symbolic dimensions: steps, storage and the peak, without running or allocating.
 
     The plan does not depend on ``threads``, ``packs`` or ``device``: every kernel has the same workspace everywhere.
+    ``tables`` are the PageTables to be bound, by input name: ``cache_bytes`` counts the pages that they hold now. A table that
+    is not given counts nothing. Raises ``BindingError`` for a name that is no READ_WRITE table.
     """
-    return Planner(model).plan(dims)
+    planner, held = Planner(model), tables or {}
+    for name in held:
+        if name not in planner.aliases.mutable_inputs or pages_of(planner.inference.inputs[name]) is None:
+            raise BindingError(f"tables: {name!r} is no READ_WRITE input of the model that is a table of pages")
+    found = planner.plan(dims, tables={name: len(table) for name, table in held.items()})
+    return replace(found, cache_bytes=found.cache_bytes + sum(table.nbytes for table in held.values()))

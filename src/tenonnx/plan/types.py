@@ -140,7 +140,7 @@ class ExecutionPlan:
     writes: tuple[CacheWrite, ...]
     arena_bytes: int
     workspace_bytes: int
-    cache_bytes: int  # of the READ_WRITE inputs, owned by the caller
+    cache_bytes: int  # of the READ_WRITE inputs, owned by the caller; of a table, those of the pages that it holds
     output_bytes: int
     page_writes: tuple[PageWrite, ...] = ()
     once: ExecutionPlan | None = None  # run before the first run: its outputs, named as layouts, are fixed values of this plan

@@ -10,60 +10,20 @@ from weakref import WeakSet
 
 import numpy as np
 
-from tenonnx.cache import Extent, PagedCache, PagePool, PageSpec, PageTable, Writable
-from tenonnx.errors import BindingError, CapacityError, ImmutableStorageError, PageError, ShapeError, UnsupportedError
+from tenonnx.cache import Extent, Page, PagedCache, PagePool, PageTable
+from tenonnx.errors import (
+    BindingError,
+    CapacityError,
+    PageError,
+    SharedStorageError,
+    UnsupportedError,
+)
 from tenonnx.plan import ExecutionPlan, PageWrite, Planner
 from tenonnx.runtime.binding import Call, bind_dims
+from tenonnx.runtime.tables import TableSpec
 from tenonnx.shapes.paged import is_stacked, paged_nodes
-from tenonnx.shapes.symbols import SymMap, SymQuantizedTensor, SymSequence, SymTensor, pages_of
-from tenonnx.structs import Format
+from tenonnx.shapes.symbols import SymTensor
 from tenonnx.structs.formats_pages import page_format
-
-
-class TableSpec:
-    """A graph input that is a sequence of quantized pages."""
-
-    __slots__ = ("allowed", "mutable", "name", "pages", "symbol")
-
-    def __init__(self, name: str, symbol: SymSequence | SymMap, mutable: bool, allowed: tuple[Format, ...]) -> None:
-        pages = pages_of(symbol)
-        if isinstance(symbol, SymMap) or not isinstance(pages, SymQuantizedTensor):
-            raise UnsupportedError(f"input {name!r}: {symbol} cannot be bound in this version; expected a sequence of pages")
-        if not mutable:
-            raise UnsupportedError(
-                f"input {name!r}: a READ_ONLY table of pages cannot be bound in this version; declare it READ_WRITE"
-            )
-        self.name, self.symbol, self.mutable, self.pages, self.allowed = name, symbol, mutable, pages, allowed
-
-    def spec(self) -> PageSpec:
-        """Element type and concrete dims of a page."""
-        dims = self.pages.dims or ()
-        if not dims or not all(isinstance(dim, int) for dim in dims):
-            raise ShapeError(f"input {self.name!r}: its pages have dims {list(dims)}; declare every dimension as a number")
-        return PageSpec(self.pages.elem_type, tuple(dim for dim in dims if isinstance(dim, int)))
-
-    def bound(self, value: Any) -> PageTable:
-        """The caller's table, opted in for this call, with every page of a type that the model admits."""
-        if not isinstance(value, Writable):
-            raise ImmutableStorageError(
-                f"input {self.name!r}: the model declares it READ_WRITE and the run would change its pages; "
-                f"found a plain {type(value).__name__}: pass writable(table), or a PagedCache"
-            )
-        if not isinstance(value.array, PageTable):
-            raise BindingError(f"input {self.name!r}: expected a PageTable, found {type(value.array).__name__}")
-        self.check(value.array)
-        return value.array
-
-    def check(self, table: PageTable) -> None:
-        """Refuse a table whose pages are not what the model declares."""
-        if table.spec != self.spec():
-            raise ShapeError(f"input {self.name!r}: expected pages of {self.spec()}, found {table.spec}")
-        if not self.allowed:
-            return
-        for number, page in enumerate(table):
-            if page is not None and all(page.format is not format for format in self.allowed):
-                names = ", ".join(format.name for format in self.allowed)
-                raise PageError(f"input {self.name!r}: page {number} has format {page.format.name}; the model admits {names}")
 
 
 @dataclass
@@ -74,6 +34,7 @@ class Bound:
     descriptors: dict[str, np.ndarray]
     created: list[tuple[PageTable, int]]
     shadows: dict[tuple[str, int], np.ndarray]  # FLOAT stand-ins of pages that kernels do not read, by table and id
+    read: list[tuple[str, Page]]  # of READ_ONLY tables: they live on though the caller frees them
 
     def undo(self) -> None:
         """Free the pages that this run made."""
@@ -87,16 +48,17 @@ class PagedInputs:
     def __init__(self, planner: Planner, specs: Mapping[str, Any]) -> None:
         self._planner = planner
         self.tables: dict[str, TableSpec] = {name: spec for name, spec in specs.items() if isinstance(spec, TableSpec)}
+        self.mutable = {name: spec for name, spec in self.tables.items() if spec.mutable}  # those of a PagedCache
         scope = planner.index.main
         self._updates = [scope.nodes[position] for position in paged_nodes(scope, "PagedCacheUpdate")]
         attention = [scope.nodes[position] for position in paged_nodes(scope, "PagedAttention")]
         self._ids = {node.input[1] for node in self._updates} & set(specs)
         self._positions = {node.input[3] for node in self._updates} & set(specs)
-        self._page_tables = {node.input[3] for node in attention} & set(specs)
-        self._lengths = {node.input[4] for node in attention} & set(specs)
-        self._value_tables = list(
-            dict.fromkeys(planner.aliases.root(node.input[2]) for node in attention if not is_stacked(node))
-        )
+        own = [node for node in attention if planner.aliases.root(node.input[1]) in self.mutable]
+        self._page_tables = {node.input[3] for node in own} & set(specs)
+        self._lengths = {node.input[4] for node in own} & set(specs)
+        self._named_pages = {node.input[1] for node in self._updates} | {node.input[3] for node in attention}
+        self._value_tables = list(dict.fromkeys(planner.aliases.root(node.input[2]) for node in own if not is_stacked(node)))
         self._rows: dict[tuple[Any, ...], int] = {}
         self._pools: WeakSet[PagePool] = WeakSet()  # that fit this model
 
@@ -106,9 +68,9 @@ class PagedInputs:
         return tuple(self._ids | self._positions | self._page_tables | self._lengths)
 
     def new_pool(self) -> PagePool:
-        """Empty tables for every table of the model."""
+        """Empty tables for every READ_WRITE table of the model."""
         tables = {}
-        for name, spec in self.tables.items():
+        for name, spec in self.mutable.items():
             fresh = spec.allowed[0] if spec.allowed else page_format("F16", spec.spec().size)
             tables[name] = PageTable(spec.spec(), fresh, spec.allowed)
         return PagePool(tables, self._value_tables)
@@ -136,9 +98,9 @@ class PagedInputs:
             yield call
 
     def _check_pool(self, pool: PagePool) -> None:
-        if set(pool.tables) != set(self.tables):
+        if set(pool.tables) != set(self.mutable):
             raise BindingError("the cache has other tables than the model; make it with this session's new_cache()")
-        for name, spec in self.tables.items():
+        for name, spec in self.mutable.items():
             if pool.tables[name].spec != spec.spec():
                 raise BindingError(f"input {name!r}: the cache has pages of {pool.tables[name].spec}, expected {spec.spec()}")
 
@@ -169,7 +131,8 @@ class PagedInputs:
         """Room for the descriptors of every page that the run may make, so that none moves when it is made."""
         named = sum(call.arrays[name].size for name in self._ids if name in call.arrays)
         for name, table in call.tables.items():
-            table.reserve(len(table) + named)
+            if name in self.mutable:
+                table.reserve(len(table) + named)
             call.feed(name, table.descriptors)
 
     def bind(self, plan: ExecutionPlan, call: Call, cached: bool) -> Bound:
@@ -183,22 +146,36 @@ class PagedInputs:
         for write, table, ids, position in wanted:
             if ids is not None and position is not None:
                 _check_write(write, table, ids, position)
-        bound = Bound(tables, {name: table.descriptors for name, table in tables.items()}, [], {})
+        bound = Bound(tables, {name: table.descriptors for name, table in tables.items()}, [], {}, [])
         try:
             for write, table, ids, position in wanted:
                 for page in () if ids is None or position is None else _used(write, ids, position):
                     if table.missing(page):
                         table.create(page)
                         bound.created.append((table, page))
+            self._refuse_shared(tables)
             self._shadow(bound, arrays)
             for name, descriptors in bound.descriptors.items():
                 call.feed(name, descriptors)
             if not cached:
                 call.writes += self._extents(plan, bound, arrays)
+            for name in bound.tables.keys() - self.mutable.keys():
+                bound.read += [(name, page) for page in bound.tables[name] if page is not None]
+            call.reads += [Extent(name, page.address, page.address + page.nbytes) for name, page in bound.read]
         except BaseException:
             bound.undo()
             raise
         return bound
+
+    def _refuse_shared(self, tables: Mapping[str, PageTable]) -> None:
+        """A table that the run changes cannot be one that it only reads as well."""
+        changed = {id(tables[name]): name for name in self.mutable if name in tables}
+        for name in tables.keys() - self.mutable.keys():
+            if id(tables[name]) in changed:
+                other = changed[id(tables[name])]
+                raise SharedStorageError(
+                    f"input {name!r} is bound to the table of READ_WRITE input {other!r}; give it one of its own"
+                )
 
     def _extents(self, plan: ExecutionPlan, bound: Bound, arrays: Mapping[str, np.ndarray]) -> Iterator[Extent]:
         """The pages that the run writes, as storage that no other running call may touch."""
@@ -244,10 +221,11 @@ class PagedInputs:
         mixed = {name: table for name, table in bound.tables.items() if table.foreign}
         if not mixed:
             return
-        used = {page for name in (*self._ids, *self._page_tables) if name in arrays for page in arrays[name].reshape(-1).tolist()}
+        known = self._named_pages <= arrays.keys()
+        used = {page for name in self._named_pages if known for page in arrays[name].reshape(-1).tolist()}
         for name, table in mixed.items():
             bound.descriptors[name] = bound.descriptors[name].copy()
-            for number in table.foreign & used if self._page_tables else table.foreign:
+            for number in table.foreign & used if known else table.foreign:
                 decoded = np.ascontiguousarray(table[number].decode(), np.float32)
                 bound.shadows[name, number] = decoded
                 bound.descriptors[name][number] = decoded.ctypes.data, 0, 1, decoded.nbytes

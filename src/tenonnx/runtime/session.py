@@ -17,9 +17,10 @@ from tenonnx.errors import ConcurrentUseError, ImmutableStorageError, Unsupporte
 from tenonnx.runtime.binding import Call, InputSpec, bind_dims, output_arrays, split_cache
 from tenonnx.runtime.dense import DenseInputs, positive
 from tenonnx.runtime.executable import Executable
-from tenonnx.runtime.paged import PagedInputs, TableSpec
+from tenonnx.runtime.paged import PagedInputs
 from tenonnx.runtime.preparation import Preparation
 from tenonnx.runtime.region import Regions
+from tenonnx.runtime.tables import TableSpec
 from tenonnx.runtime.weights import Weights
 from tenonnx.shapes import SymMap, SymSequence, SymTensor
 from tenonnx.shapes.symbols import Symbol, pages_of
@@ -127,7 +128,7 @@ class Session:
 
     def cache_bytes(self, context: int, dims: Mapping[str, int] | None = None) -> int:
         """Bytes that ``new_cache(context)`` would allocate: nothing for paged caches, which grow by the page."""
-        if self._paged.tables:
+        if self._paged.mutable:
             return 0
         return planned_bytes(self.cache_specs(context, dims))
 
@@ -140,7 +141,7 @@ class Session:
         ``limit`` is in bytes, and for dense caches: what would take more is refused before anything is allocated.
         Raises ``CapacityError`` past the limit or when it cannot be allocated, ``ShapeError`` when a dimension is not known.
         """
-        if self._paged.tables:
+        if self._paged.mutable:
             if limit is not None:
                 raise UnsupportedError(f"limit={limit!r}: this model's caches are paged; bound their bytes with a Budget policy")
             return PagedCache(self._paged.new_pool(), policy, positive(context))
@@ -182,7 +183,7 @@ class Session:
             return self._computed(self._executable(call), call, out, cache)
         self._paged.reserve(call)
         executable = self._executable(call)
-        bound = self._paged.bind(executable.plan, call, cached=cache is not None)
+        bound = self._paged.bind(executable.plan, call, cached=isinstance(cache, PagedCache))
         try:
             results = self._computed(executable, call, out, cache)
         except BaseException:
