@@ -241,6 +241,7 @@ def test_storage_of_pages_that_the_caller_frees_while_they_are_read_lives_until_
         during.append(ledger()["page"]["bytes"])
         return run(self, slots)
 
+    gc.collect()
     before = ledger()["page"]["bytes"]
     monkeypatch.setattr(Executable, "run", freeing)
     with pytest.raises(errors.PageError, match="page 0 is missing"):

@@ -16,7 +16,7 @@ from tenonnx.layouts.pages import DESCRIPTOR, MAX_PAGE_TOKENS, page_kind
 from tenonnx.schema.messages import QuantizedTensorProto, SequenceProto, TypeProto
 from tenonnx.structs import Format
 from tenonnx.structs.formats_pages import family, page_format, token_writable
-from tenonnx.structs.quantizations import Quantizations, declare_quantization
+from tenonnx.structs.quantizations import Quantizations, declare_quantization, same_format
 
 _UINT8 = 2
 _F32 = page_format("F32", 1)
@@ -102,12 +102,14 @@ class Page:
             source = np.ascontiguousarray(values, np.float32).reshape(-1).view(np.uint8)
             _recode(source, page_kind(_F32), self.data, kind, self.spec)
 
-    def encode_tokens(self, values: np.ndarray, begin: int, end: int) -> None:
-        """Write tokens [begin, end) from FLOAT of the page's dims, and no byte beside them."""
-        lead = math.prod(self.spec.dims[:-2])
+    def encoded_tokens(self, values: np.ndarray, begin: int, end: int) -> np.ndarray:
+        """UINT8[rows, tokens, bytes]: tokens [begin, end) of FLOAT of the page's dims, in its format; nothing is written."""
         part = np.ascontiguousarray(values[..., begin:end, :], np.float32)
-        rows = self.data.reshape(lead, self.spec.tokens, -1)
-        rows[:, begin:end] = self.format.encode(part).reshape(lead, end - begin, -1)
+        return self.format.encode(part).reshape(math.prod(self.spec.dims[:-2]), end - begin, -1)
+
+    def write_tokens(self, encoded: np.ndarray, begin: int, end: int) -> None:
+        """Write tokens [begin, end), and no byte beside them."""
+        self.data.reshape(len(encoded), self.spec.tokens, -1)[:, begin:end] = encoded
 
     def copy(self) -> Page:
         """The same content in storage of its own."""
@@ -164,9 +166,13 @@ class PageTable:
         self.foreign: set[int] = set()  # ids of pages whose format no kernel knows
 
     def admitted(self, format: Format | str) -> Format:
-        """The format for this table's rows; ``PageError`` where the model's type does not admit it."""
-        found = self.spec.format(format)
-        if self.allowed and all(found is not known for known in self.allowed):
+        """The format for this table's rows; by name one of the known ones, or one that the model itself declares.
+
+        Raises ``PageError`` where the model's type does not admit it.
+        """
+        declared = (known for known in self.allowed if known.name == format and page_kind(known) is None)
+        found = self.spec.format(next(declared, format))
+        if self.allowed and not any(same_format(found, known) for known in self.allowed):
             names = ", ".join(known.name for known in self.allowed)
             raise PageError(f"format {found.name}: the model admits {names} for these pages; choose one of them")
         return found

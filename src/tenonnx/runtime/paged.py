@@ -191,7 +191,8 @@ class PagedInputs:
                     yield Extent(f"{write.root}[{number}]", page.address, page.address + page.nbytes)
 
     def finish(self, plan: ExecutionPlan, bound: Bound, arrays: Mapping[str, np.ndarray]) -> None:
-        """Encode the rows that kernels wrote into stand-ins of pages whose format they do not write."""
+        """Encode the rows that kernels wrote into stand-ins of pages whose format they do not write; then write them all."""
+        made = []
         for write in plan.page_writes if bound.shadows else ():
             ids, position = self._named(write, arrays)
             if ids is None or position is None:
@@ -201,7 +202,10 @@ class PagedInputs:
                 if shadow is not None:
                     begin = max(0, position - order * write.tokens)
                     end = min(write.tokens, position + write.rows - order * write.tokens)
-                    bound.tables[write.root][number].encode_tokens(shadow, begin, end)
+                    page = bound.tables[write.root][number]
+                    made.append((page, page.encoded_tokens(shadow, begin, end), begin, end))
+        for page, encoded, begin, end in made:
+            page.write_tokens(encoded, begin, end)
 
     def _named(self, write: PageWrite, arrays: Mapping[str, np.ndarray]) -> tuple[list[int] | None, int | None]:
         """Ids and position of an update where they are known before the run, as graph inputs or initializers."""

@@ -186,10 +186,10 @@ class Session:
         bound = self._paged.bind(executable.plan, call, cached=isinstance(cache, PagedCache))
         try:
             results = self._computed(executable, call, out, cache)
+            self._paged.finish(executable.plan, bound, call.arrays)
         except BaseException:
             bound.undo()
             raise
-        self._paged.finish(executable.plan, bound, call.arrays)
         return results | {name: call.tables[root] for name, root in executable.results if root in call.tables}
 
     def _computed(

@@ -8,6 +8,7 @@ from tenonnx.cache import PageSpec, PageTable, Writable
 from tenonnx.errors import BindingError, ImmutableStorageError, PageError, ShapeError, UnsupportedError
 from tenonnx.shapes.symbols import SymMap, SymQuantizedTensor, SymSequence, pages_of
 from tenonnx.structs import Format
+from tenonnx.structs.quantizations import same_format
 
 
 class TableSpec:
@@ -52,6 +53,6 @@ class TableSpec:
         if not self.allowed:
             return
         for number, page in enumerate(table):
-            if page is not None and all(page.format is not format for format in self.allowed):
+            if page is not None and not any(same_format(page.format, format) for format in self.allowed):
                 names = ", ".join(format.name for format in self.allowed)
                 raise PageError(f"input {self.name!r}: page {number} has format {page.format.name}; the model admits {names}")

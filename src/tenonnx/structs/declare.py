@@ -22,6 +22,8 @@ def declare(model: Any, format: Format, shape: Sequence[int]) -> int:
     """
     format.grid(shape)
     _add_function(model, format.function)
+    if format.encoder is not None:
+        _add_function(model, format.encoder)
     _import(model, "", functions.OPSET)
     _import(model, FORMATS_DOMAIN, VERSION)
     block = None if isinstance(format.block_type, Tensor) else _index_of(model, to_proto(format.block_type))

@@ -34,14 +34,15 @@ class Format:
     ``decoder`` is a NumPy function from a view of N blocks (each leaf [N, …], constants without N) to FLOAT[N, *block_shape],
     which ``function`` states in ONNX operators; or that ONNX function itself: a FunctionProto, an object with
     ``to_function_proto()``, or text in ONNX's syntax, ``(d, lo, hi) => (decoded) {…}``. ``quantize``, where there is one, maps
-    FLOAT[N, *block_shape] to the leaves without constants, by name or in declaration order.
+    FLOAT[N, *block_shape] to the leaves without constants, by name or in declaration order: in NumPy, or as ONNX in the same
+    spellings as ``decoder``, which a model can declare.
     """
 
     name: str
     block_type: Node
     block_shape: tuple[int, ...]
     decoder: Any
-    quantize: Callable[[np.ndarray], Leaves] | None = None
+    quantize: Any = None
 
     def __post_init__(self) -> None:
         if not self.name or not isinstance(self.block_type, Node):
@@ -75,12 +76,32 @@ class Format:
 
     @property
     def _in_numpy(self) -> bool:
-        return callable(self.decoder) and not hasattr(self.decoder, "to_function_proto")
+        return _is_numpy(self.decoder)
 
     @cached_property
     def formula(self) -> Callable[[Any], np.ndarray]:
         """What decodes a view of N blocks: the decoder itself, or F run by onnx's reference evaluator."""
         return self.decoder if self._in_numpy else functions.evaluated(self.function)
+
+    @cached_property
+    def encoder(self) -> Any:
+        """E, the encoder of N blocks, as a FunctionProto of the domain ``tenonnx.formats``; None where ONNX does not state it."""
+        if self.quantize is None or _is_numpy(self.quantize):
+            return None
+        name = f"{self.name}_encode"
+        text = isinstance(self.quantize, str)
+        function = functions.parse(name, self.quantize) if text else functions.adopted(name, self.quantize)
+        for fault in functions.encoder_faults(function, self.leaves):
+            raise CheckError(f"encoder of {self.name} {fault}")
+        return function
+
+    @cached_property
+    def _quantizer(self) -> Callable[[np.ndarray], Leaves]:
+        """What encodes FLOAT[N, *block_shape]: ``quantize`` itself, or E run by onnx's reference evaluator."""
+        if self.encoder is not None:
+            return functions.encoding(self.encoder)
+        quantizer: Callable[[np.ndarray], Leaves] = self.quantize
+        return quantizer
 
     @cached_property
     def normal_form(self) -> tuple[Any, ...]:
@@ -120,6 +141,8 @@ class Format:
         root.array.dimension = self.blocks(shape)
         root.array.element_type.CopyFrom(self._block_reference(block_index))
         root.decoder.CopyFrom(self.root_decoder(shape))
+        if self.encoder is not None:
+            root.encoder.CopyFrom(functions.root_encoder(self.encoder, self.block_shape, self.grid(shape)))
         return root
 
     def root_decoder(self, shape: Sequence[int]) -> Any:
@@ -161,7 +184,7 @@ class Format:
             raise UnsupportedError(f"{self.name} has no encoder; compute its leaves and use pack(shape, **leaves)")
         values = np.asarray(array, np.float32)
         with np.errstate(all="ignore"):
-            leaves = self.quantize(self._regrid(values))
+            leaves = self._quantizer(self._regrid(values))
         return self.pack(values.shape, **leaves) if isinstance(leaves, Mapping) else self._packed(values.shape, leaves)
 
     def pack(self, shape: Sequence[int], /, **fields: Any) -> np.ndarray:
@@ -190,6 +213,10 @@ class Format:
         order = functions.block_order(len(grid), len(self.block_shape))
         split = [(grid + self.block_shape)[axis] for axis in order]
         return values.reshape(split).transpose(np.argsort(order)).reshape((math.prod(grid), *self.block_shape))
+
+
+def _is_numpy(codec: Any) -> bool:
+    return callable(codec) and not hasattr(codec, "to_function_proto")
 
 
 def _flattened(fields: Mapping[str, Any], path: str = "") -> dict[str, Any]:

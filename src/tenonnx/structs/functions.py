@@ -6,10 +6,11 @@ a constant has no such axis. A component of a packing arrives in the smallest un
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
-from tenonnx.errors import CheckError
+from tenonnx.errors import CheckError, UnsupportedError
 from tenonnx.schema.domains import FORMATS_DOMAIN, VERSION
 from tenonnx.schema.messages import AttributeProto, FunctionProto, from_onnx, to_onnx
 from tenonnx.structs.layout import Leaf
@@ -50,6 +51,24 @@ def evaluated(function: Any) -> Callable[[Any], Any]:
     return run
 
 
+def encoding(function: Any) -> Callable[[Any], list[Any]]:
+    """E as a Python function from FLOAT[N, *block_shape] to the leaves in order, run by onnx's reference evaluator."""
+    from onnx.reference import ReferenceEvaluator
+
+    try:
+        evaluator = ReferenceEvaluator(to_onnx(function))
+    except Exception as error:  # the evaluator has no exceptions of its own
+        raise UnsupportedError(f"encoder {function.name!r}: no engine runs it: {error}") from error
+
+    def run(values: Any) -> list[Any]:
+        try:
+            return list(evaluator.run(None, {function.input[0]: values}, attributes={}))
+        except Exception as error:
+            raise UnsupportedError(f"encoder {function.name!r}: fails for FLOAT{list(values.shape)}: {error}") from error
+
+    return run
+
+
 def block_order(grid_rank: int, block_rank: int) -> list[int]:
     """The permutation of [*grid, *block] that puts each axis of a block behind the axis of the grid that it divides."""
     lead = grid_rank - block_rank
@@ -73,6 +92,24 @@ def root_decoder(name: str, inputs: Sequence[str], block_shape: Sequence[int], g
         blocks = "/ordered"
     _reshape(decoder, blocks, shape, "/value")
     return decoder
+
+
+def root_encoder(encoder: Any, block_shape: Sequence[int], grid: Sequence[int]) -> Any:
+    """The encoder of an array of blocks: its value as [N, *block_shape], then a call of E."""
+    root = FunctionProto(name="encode", domain=FORMATS_DOMAIN, input=["/value"], output=encoder.output)
+    root.opset_import.add(domain="", version=OPSET)
+    root.opset_import.add(domain=FORMATS_DOMAIN, version=VERSION)
+    value = "/value"
+    if len(block_shape) > 1:
+        order = block_order(len(grid), len(block_shape))
+        sizes = [*grid, *block_shape]
+        _reshape(root, value, [sizes[axis] for axis in order], "/split")
+        node = root.node.add(op_type="Transpose", input=["/split"], output=["/grid"])
+        node.attribute.add(name="perm", type=AttributeProto.INTS, ints=sorted(range(len(order)), key=order.__getitem__))
+        value = "/grid"
+    _reshape(root, value, [math.prod(grid), *block_shape], "/blocks")
+    root.node.add(op_type=encoder.name, domain=encoder.domain, input=["/blocks"], output=encoder.output)
+    return root
 
 
 def _reshape(decoder: Any, source: str, shape: Sequence[int], target: str) -> None:
@@ -107,6 +144,18 @@ def signature_faults(decoder: Any, places: Sequence[Leaf]) -> Iterator[str]:
         yield f"gives {len(decoder.output)} outputs; expected the one logical value"
     if decoder.attribute:
         yield f"takes the attributes {', '.join(map(str, decoder.attribute))}, which nothing sets; give them defaults"
+
+
+def encoder_faults(encoder: Any, places: Sequence[Leaf]) -> Iterator[str]:
+    """How the input and outputs of an encoder fail to fit the value and the leaves without constants, by position."""
+    expected = [leaf.path or "values" for leaf in places if leaf.constant is None]
+    if (len(encoder.input), len(encoder.output)) != (1, len(expected)):
+        yield (
+            f"takes {len(encoder.input)} inputs and gives {len(encoder.output)} outputs; "
+            f"expected 1 and one for each of the {len(expected)} leaves: {', '.join(expected)}"
+        )
+    if encoder.attribute:
+        yield f"takes the attributes {', '.join(map(str, encoder.attribute))}, which nothing sets; give them defaults"
 
 
 def normal_form(function: Any) -> tuple[Any, ...]:

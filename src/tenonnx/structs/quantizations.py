@@ -59,7 +59,7 @@ class Quantizations:
         """The index of a quantization that is this format by bits and decoder, or None."""
         for index in range(len(self)):
             found = self[index]
-            if found is format or _same(found, format):
+            if same_format(found, format):
                 return index
         return None
 
@@ -87,7 +87,21 @@ class Quantizations:
         function = self._functions.get((call.domain, call.op_type, call.overload))
         if function is None:
             raise CheckError(f"{where}: its decoder calls no function of the model; declare it with declare_quantization")
-        return self._recognized(node.element, shape, function) or Format(quantization.name, node.element, shape, function)
+        encoder = self._encoder(root, where)
+        known = self._recognized(node.element, shape, function)
+        if known is not None and (known.quantize is not None or encoder is None):
+            return known
+        return Format(quantization.name, node.element, shape, function, encoder)
+
+    def _encoder(self, root: Any, where: str) -> Any:
+        """The function of the model by which a root's encoder, where it has one, makes the leaves of N blocks."""
+        if not root.HasField("encoder"):
+            return None
+        for call in root.encoder.node[-1:]:
+            function = self._functions.get((call.domain, call.op_type, call.overload))
+            if function is not None and list(call.output) == list(root.encoder.output):
+                return function
+        raise CheckError(f"{where}: its encoder ends in no call of a function of the model; declare it with declare_quantization")
 
     def _recognized(self, block: Node, shape: tuple[int, ...], function: Any) -> Format | None:
         found = functions.normal_form(function)
@@ -104,5 +118,8 @@ def _candidates(shape: tuple[int, ...]) -> list[Format]:
     return [*pages, *rows, *(catalogue[name] for name in catalogue if catalogue[name].block_shape == shape)]
 
 
-def _same(a: Format, b: Format) -> bool:
+def same_format(a: Format, b: Format) -> bool:
+    """Whether two formats are one by bits and decoder, whatever their names."""
+    if a is b:
+        return True
     return a.block_type == b.block_type and a.block_shape == b.block_shape and a.normal_form == b.normal_form
