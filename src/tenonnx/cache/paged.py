@@ -37,14 +37,15 @@ class Step:
 class PagedCache:
     """One sequence over a pool. Pass it to ``Session.run``: the run appends its rows, and ``length`` moves on success alone.
 
-    ``policy`` is one Policy for all tables, or a pair, for K and for V. ``capacity`` bounds the length; nothing is allocated
+    ``policy`` is one Policy for all tables, or a pair, for K and for V; without one pages have the format that the tables give
+    new ones. ``capacity`` bounds the length; nothing is allocated
     until tokens come. Ends by ``free``; a sequence that is dropped is freed as well.
     """
 
     def __init__(self, pool: PagePool, policy: Policy | tuple[Policy, Policy] | None = None, capacity: int = sys.maxsize) -> None:
         self.pool = pool
         self.capacity = capacity
-        self.policy = policy if policy is not None else Uniform()
+        self.policy = policy if policy is not None else Uniform(family(next(iter(pool.tables.values())).new_format))
         self._groups = list(_groups(pool, self.policy))
         for chosen, tables in self._groups:
             for table in tables:

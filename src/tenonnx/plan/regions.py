@@ -22,6 +22,11 @@ def leave(builder: Builder, position: int, node: Any) -> None:
     for child in builder.scope.children.get(position, {}).values():
         names += [name for name in child.captured if name in builder.env]
     inputs: list[Value | None] = [builder.dense(builder.value(name)) for name in dict.fromkeys(names)]
+    for value in inputs:
+        if value is not None and value.owner.pages:
+            raise UnsupportedError(
+                f"{label}: reads {value.owner.name!r}, a table of pages, which only PagedCacheUpdate and PagedAttention do"
+            )
     results = [aliased.get(index) or builder.output(node, index) for index, name in enumerate(node.output) if name]
     made = [name for name in node.output if name]
     ports = (tuple(dict.fromkeys(names)), tuple(made))

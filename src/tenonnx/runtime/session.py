@@ -23,7 +23,7 @@ from tenonnx.runtime.region import Regions
 from tenonnx.runtime.tables import TableSpec
 from tenonnx.runtime.weights import Weights
 from tenonnx.shapes import SymMap, SymSequence, SymTensor
-from tenonnx.shapes.symbols import Symbol, pages_of
+from tenonnx.shapes.symbols import Symbol
 from tenonnx.structs.quantizations import Quantizations
 
 _PLANS_KEPT = 64
@@ -103,8 +103,7 @@ class Session:
         mutable = set(self._planner.aliases.mutable_inputs)
         for name, symbol in self._planner.inference.inputs.items():
             if isinstance(symbol, (SymSequence, SymMap)):
-                allowed = tuple(quantizations[index] for index in getattr(pages_of(symbol), "allowed", ()))
-                specs[name] = TableSpec(name, symbol, name in mutable, allowed)
+                specs[name] = TableSpec(name, symbol, name in mutable, quantizations)
                 continue
             if not isinstance(symbol, SymTensor):
                 raise UnsupportedError(f"input {name!r}: {symbol} cannot be bound in this version; expected a tensor")

@@ -6,20 +6,24 @@ from typing import Any
 
 from tenonnx.cache import PageSpec, PageTable, Writable
 from tenonnx.errors import BindingError, ImmutableStorageError, PageError, ShapeError, UnsupportedError
-from tenonnx.shapes.symbols import SymMap, SymQuantizedTensor, SymSequence, pages_of
-from tenonnx.structs import Format
-from tenonnx.structs.quantizations import same_format
+from tenonnx.shapes.symbols import SymMap, SymSequence, pages_of, plain_pages
+from tenonnx.structs.formats_pages import page_format
+from tenonnx.structs.quantizations import Quantizations, same_format
 
 
 class TableSpec:
-    """A graph input that is a sequence of quantized pages."""
+    """A graph input that is a sequence or map of pages. Of a map, the keys are the ids of the table."""
 
     __slots__ = ("allowed", "mutable", "name", "pages", "symbol")
 
-    def __init__(self, name: str, symbol: SymSequence | SymMap, mutable: bool, allowed: tuple[Format, ...]) -> None:
-        pages = pages_of(symbol)
-        if isinstance(symbol, SymMap) or not isinstance(pages, SymQuantizedTensor):
-            raise UnsupportedError(f"input {name!r}: {symbol} cannot be bound in this version; expected a sequence of pages")
+    def __init__(self, name: str, symbol: SymSequence | SymMap, mutable: bool, quantizations: Quantizations) -> None:
+        pages, plain = pages_of(symbol), plain_pages(symbol)
+        if pages is None:
+            raise UnsupportedError(
+                f"input {name!r}: {symbol} cannot be bound in this version; expected a sequence, or a map with INT64 keys, of "
+                "quantized pages or of tensors of FLOAT, FLOAT16 or BFLOAT16"
+            )
+        allowed = (page_format(plain, 1),) if plain else tuple(quantizations[index] for index in pages.allowed)
         self.name, self.symbol, self.mutable, self.pages, self.allowed = name, symbol, mutable, pages, allowed
 
     def spec(self) -> PageSpec:

@@ -13,9 +13,9 @@ from tenonnx.errors import CheckError, ShapeError
 from tenonnx.schema.domains import DOMAIN, FORMATS_DOMAIN
 from tenonnx.schema.external import DataRoot
 from tenonnx.schema.flatten import FLOW
-from tenonnx.schema.messages import ModelProto
+from tenonnx.schema.messages import ModelProto, TensorProto
 from tenonnx.schema.payload import tensor_array
-from tenonnx.shapes.symbols import Dim, SymQuantizedTensor, SymTensor, pages_of, symbol_of
+from tenonnx.shapes.symbols import Dim, SymQuantizedTensor, SymTensor, pages_of, plain_pages, symbol_of
 
 _TWIN_OPSET = 24  # of a model that imports no standard operators itself
 _KEPT_ELEMENTS = 1024  # smaller initializers stay: shape inference reads Reshape targets and their kin from them
@@ -46,24 +46,26 @@ def _is_small(tensor: Any) -> bool:
     return count <= _KEPT_ELEMENTS and not tensor.external_data
 
 
-def _stock_value(kept: Any, value: Any) -> None:
-    """Copy a value's declaration; a container of quantized pages is one of plain tensors to stock inference."""
+def _stock_value(kept: Any, value: Any, tables: Mapping[str, Any]) -> None:
+    """Copy a value's declaration; to stock inference a table of pages is a sequence of plain tensors, of no matter which type."""
     copy = kept.add()
     copy.CopyFrom(value)
     held = value.type
     while held.WhichOneof("value") in ("sequence_type", "map_type"):
         held = held.sequence_type.elem_type if held.HasField("sequence_type") else held.map_type.value_type
-    if held.WhichOneof("value") == "quantized_tensor_type":
+    if held.WhichOneof("value") == "quantized_tensor_type" or value.name in tables:
         copy.type.Clear()
-        copy.type.sequence_type.elem_type.tensor_type.elem_type = held.quantized_tensor_type.elem_type
+        copy.type.sequence_type.elem_type.tensor_type.elem_type = TensorProto.FLOAT
 
 
 def _page_tables(graph: Any) -> dict[str, SymQuantizedTensor]:
     """The pages behind every name of a container, updates of it included."""
     found: dict[str, SymQuantizedTensor] = {}
+    read = {name for node in graph.node if node.domain in (DOMAIN, FLOW) for name in node.input}
     for value in graph.input:
-        pages = pages_of(symbol_of(value.type))
-        if pages is not None:
+        symbol = symbol_of(value.type)
+        pages = pages_of(symbol)
+        if pages is not None and (plain_pages(symbol) is None or value.name in read):
             found[value.name] = pages
     for node in graph.node:
         if node.domain == DOMAIN and node.op_type == "PagedCacheUpdate" and node.input and node.input[0] in found:
@@ -96,7 +98,7 @@ class Skeleton:
         # A Constant's content says what it is; onnxruntime-genai's builder declares some of another rank.
         made = {name for node in source.node if (node.domain, node.op_type) != ("", "Constant") for name in node.output}
         for value in source.input:
-            _stock_value(target.input, value)
+            _stock_value(target.input, value, self._pages)
         for tensor in source.initializer:
             if _is_small(tensor):
                 tensor_array(tensor, DataRoot(None))  # onnx takes dims on trust, whatever the content
@@ -108,7 +110,7 @@ class Skeleton:
             for value in values:
                 # The declaration of an output that is an input would replace what is known of the input.
                 if value.name in made and value.type.WhichOneof("value") != "struct_type":
-                    _stock_value(kept, value)
+                    _stock_value(kept, value, self._pages)
                     declared = symbol_of(value.type)
                     if isinstance(declared, SymTensor) and any(isinstance(dim, str) for dim in declared.dims or ()):
                         self._symbolic.append((kept[-1], declared))

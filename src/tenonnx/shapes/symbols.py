@@ -71,10 +71,24 @@ class SymQuantizedTensor:
 Symbol = SymTensor | SymStruct | SymSequence | SymMap | SymOptional | SymQuantizedTensor
 
 
+_INT64 = 7
+PLAIN_PAGES = {1: "F32", 10: "F16", 16: "BF16"}  # element types of ordinary tensors that may be pages, and their page format
+
+
 def pages_of(symbol: Symbol | None) -> SymQuantizedTensor | None:
-    """The pages that a sequence or map holds, None for any other value."""
-    held = symbol.element if isinstance(symbol, SymSequence) else symbol.value if isinstance(symbol, SymMap) else None
+    """The pages that a sequence, or a map with INT64 keys, holds: quantized or ordinary tensors. None for any other value."""
+    held = symbol.element if isinstance(symbol, SymSequence) else None
+    if isinstance(symbol, SymMap) and symbol.key_type == _INT64:
+        held = symbol.value
+    if isinstance(held, SymTensor) and held.elem_type in PLAIN_PAGES:
+        return SymQuantizedTensor(held.elem_type, held.dims, ())
     return held if isinstance(held, SymQuantizedTensor) else None
+
+
+def plain_pages(symbol: Symbol | None) -> str | None:
+    """The one format of pages that are ordinary tensors, None for quantized ones."""
+    held = symbol.element if isinstance(symbol, SymSequence) else symbol.value if isinstance(symbol, SymMap) else None
+    return PLAIN_PAGES.get(held.elem_type) if isinstance(held, SymTensor) else None
 
 
 def dims_of(shape: Any) -> tuple[Dim, ...]:
