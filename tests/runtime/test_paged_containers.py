@@ -8,6 +8,7 @@ import pytest
 from tenonnx import ModelProto, ShapesContext, SymTensor, check, errors, writable
 from tenonnx.cache import PagedCache, PageSpec, PageTable, Uniform
 from tenonnx.runtime import Session
+from tenonnx.schema.messages import MapProto, SequenceProto
 from tenonnx.structs.formats_pages import page_format
 from tenonnx.structs.quantizations import declare_quantization
 from tests.oracle.attention import attention
@@ -144,3 +145,77 @@ def test_a_sequence_that_another_operator_reads_is_no_table():
     table.create(0)
     with pytest.raises(errors.UnsupportedError, match=r"pick .*: reads 'cache', a table of pages, which only PagedCacheUpdate"):
         Session(made).run({"cache": table, "at": np.array(0)})
+
+
+# ---- As messages
+
+
+def mixed(plain=False):
+    """Pages at ids 0, 2 and 3 with content, 1 freed."""
+    table = PageTable(PageSpec(FLOAT16, DIMS))
+    for number, name in enumerate(["F16"] * 4 if plain else ["INT8_PAGE", "F16", "FP8_PAGE", "INT4_PAGE"]):
+        table.create(number, name).encode(np.random.default_rng(number).normal(size=DIMS))
+    table.remove(1)
+    return table
+
+
+@pytest.mark.parametrize("plain", [False, True])
+def test_a_map_keeps_ids_formats_and_bytes_and_a_freed_id_stays_free(plain):
+    table, made = mixed(plain), model()
+    message = MapProto.FromString(table.to_proto(made, "cache", keyed=True, plain=plain).SerializeToString())
+    assert (list(message.keys), message.key_type, message.name) == ([0, 2, 3], INT64, "cache")
+    assert message.values.value_type.WhichOneof("value") == ("tensor_type" if plain else "quantized_tensor_type")
+    order = [2, 0, 1]
+    values = message.values.tensor_values if plain else message.values.quantized_tensor_values
+    shuffled = [type(values[place]).FromString(values[place].SerializeToString()) for place in order]
+    message.keys[:] = [message.keys[place] for place in order]
+    del values[:]
+    values.extend(shuffled)
+    back = PageTable.from_proto(message, made)
+    assert back.formats() == table.formats() and back.missing(1)
+    assert all(np.array_equal(back[number].data, table[number].data) for number in (0, 2, 3))
+    with pytest.raises(errors.PageError, match="page 1: the table has no such page"):
+        table.to_proto(made)
+
+
+def test_ordinary_tensors_go_through_a_sequence_and_a_quantized_page_is_none_of_them():
+    table, made = mixed(plain=True), model()
+    table.copy_page(2, 1)
+    message = table.to_proto(made, plain=True)
+    assert not made.quantizations and [value.data_type for value in message.tensor_values] == [FLOAT16] * 4
+    held = np.frombuffer(message.tensor_values[3].raw_data, np.float16).reshape(DIMS)
+    assert np.array_equal(held.astype(np.float32), table[3].decode())
+    back = PageTable.from_proto(message, made)
+    assert back.formats() == ["F16"] * 4 and all(np.array_equal(a.data, b.data) for a, b in zip(back, table, strict=True))
+    table.requantize(0, "BF16")
+    with pytest.raises(errors.PageError, match="page 0: has format BF16, which no ordinary tensor has"):
+        table.to_proto(made, plain=True)
+
+
+@pytest.mark.parametrize("keys", [[0, 2], [0, 2, 2], [0, 2, -1], [0, 2, 2**62], [0, 1, 64]])
+def test_keys_that_are_no_ids_of_so_many_pages_are_refused_before_memory_is_taken(keys):
+    made = model()
+    message = mixed().to_proto(made, keyed=True)
+    message.keys[:] = keys
+    with pytest.raises(errors.PayloadError, match="keys"):
+        PageTable.from_proto(message, made)
+
+
+@pytest.mark.parametrize("change", ["dims", "data_type", "short", "float64", "no shape"])
+def test_an_unsound_container_of_tensors_is_refused(change):
+    made = model()
+    message = mixed(plain=True).to_proto(made, keyed=True, plain=True).values
+    value = message.tensor_values[1]
+    if change == "dims":
+        value.dims[:] = [2, 3, 32, 4]
+    elif change == "data_type":
+        value.data_type = BFLOAT16
+    elif change == "short":
+        value.raw_data = value.raw_data[:-2]
+    elif change == "float64":
+        message.value_type.tensor_type.elem_type = 11
+        del message.tensor_values[:]
+    else:
+        message = SequenceProto(elem_type=SequenceProto.QUANTIZED_TENSOR)
+    with pytest.raises(errors.PayloadError):
+        PageTable.from_proto(message, made)

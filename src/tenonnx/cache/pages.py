@@ -11,12 +11,12 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from tenonnx.errors import CapacityError, PageError, PayloadError
+from tenonnx.errors import CapacityError, PageError
 from tenonnx.layouts.pages import DESCRIPTOR, MAX_PAGE_TOKENS, page_kind
-from tenonnx.schema.messages import QuantizedTensorProto, SequenceProto, TypeProto
+from tenonnx.shapes.symbols import PLAIN_PAGES
 from tenonnx.structs import Format
 from tenonnx.structs.formats_pages import family, page_format, token_writable
-from tenonnx.structs.quantizations import Quantizations, declare_quantization, same_format
+from tenonnx.structs.quantizations import same_format
 
 _UINT8 = 2
 _F32 = page_format("F32", 1)
@@ -247,38 +247,32 @@ class PageTable:
     # ---- As messages
 
     @classmethod
-    def from_proto(cls, sequence: Any, model: Any, known: Iterable[Format] = (), **options: Any) -> PageTable:
-        """The pages of a SequenceProto of quantized tensors. Raises ``PayloadError`` or ``CheckError`` where one is unsound."""
-        from tenonnx.check.paged import page_findings
+    def from_proto(cls, container: Any, model: Any, known: Iterable[Format] = (), **options: Any) -> PageTable:
+        """The pages of a SequenceProto or MapProto of quantized or ordinary tensors; the keys of a map, INT64, are the ids.
 
-        quantizations = Quantizations(model, tuple(known))
-        findings = list(page_findings(sequence, quantizations, "sequence"))
-        if findings:
-            raise PayloadError(str(findings[0]))
-        kind = sequence.value_type.quantized_tensor_type
-        dims = tuple(dim.dim_value for dim in kind.shape.dim) or tuple(sequence.quantized_tensor_values[0].dims)
-        table = cls(PageSpec(kind.elem_type, dims), **options)
-        for number, value in enumerate(sequence.quantized_tensor_values):
-            inline = value.HasField("quantization") and not value.HasField("quantized_type")
-            format = quantizations.inline(value.quantization) if inline else quantizations[value.quantized_type]
-            table.create(number, format).data[:] = np.frombuffer(value.raw_data, np.uint8)
+        Raises ``PayloadError`` or ``CheckError`` where one is unsound.
+        """
+        from tenonnx.cache import page_messages
+
+        saved = page_messages.read(container, model, known)
+        if saved.plain:
+            options.setdefault("new_format", PLAIN_PAGES[saved.spec.elem_type])
+        table = cls(saved.spec, **options)
+        for number, format, content in saved.pages:
+            table.pages += [None] * (number - len(table.pages))
+            table.reserve(number + 1)
+            table.create(number, format).data[:] = content
         return table
 
-    def to_proto(self, model: Any, name: str = "") -> Any:
-        """A SequenceProto of the pages; ``model`` gains the quantizations that it refers to."""
-        sequence = SequenceProto(name=name, elem_type=SequenceProto.QUANTIZED_TENSOR)
-        kind = TypeProto.QuantizedTensor(elem_type=self.spec.elem_type)
-        for dim in self.spec.dims:
-            kind.shape.dim.add(dim_value=dim)
-        sequence.value_type.quantized_tensor_type.CopyFrom(kind)
-        for number in range(len(self.pages)):
-            page = self[number]
-            index = declare_quantization(model, page.format, self.spec.elem_type)
-            content = page.data.tobytes()
-            sequence.quantized_tensor_values.append(
-                QuantizedTensorProto(dims=self.spec.dims, raw_data=content, n_bytes=page.nbytes, quantized_type=index)
-            )
-        return sequence
+    def to_proto(self, model: Any, name: str = "", *, keyed: bool = False, plain: bool = False) -> Any:
+        """A SequenceProto of the pages, or with ``keyed`` a MapProto by id; ``model`` gains the quantizations that it refers to.
+
+        With ``plain`` the pages are ordinary tensors. Raises ``PageError`` for a page in another format than theirs then, and in
+        a sequence for an id that was freed.
+        """
+        from tenonnx.cache import page_messages
+
+        return page_messages.write(self, model, name, keyed, plain)
 
     def formats(self) -> list[str | None]:
         """The format of each page by the name that people ask for it, None for a freed one."""
