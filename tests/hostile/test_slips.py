@@ -94,3 +94,15 @@ def test_a_policy_that_is_none(policy: str) -> None:
 
     with pytest.raises(OptionError, match="name an object with new_format and formats"):
         parse_policy(policy)
+
+
+@pytest.mark.parametrize("policy", [3, object(), ("F16", 3)], ids=str)
+def test_a_policy_in_python_that_is_none(policy: object) -> None:
+    pool = PagePool({"k": PageTable(PageSpec(FLOAT, (1, 2, 4, 8)))}, ("k",))
+    with pytest.raises(OptionError, match="is no policy; name an object"):
+        PagedCache(pool, policy)
+
+
+def test_a_policy_by_its_name() -> None:
+    pool = PagePool({"k": PageTable(PageSpec(FLOAT, (1, 2, 4, 8)))})
+    assert [chosen.new_format() for chosen, _ in PagedCache(pool, "int8_page")._groups] == ["INT8_PAGE"]

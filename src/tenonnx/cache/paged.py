@@ -15,7 +15,7 @@ import numpy as np
 from tenonnx.cache.dense import kept_length
 from tenonnx.cache.ownership import Extent, address
 from tenonnx.cache.pages import PageSpec, PageTable
-from tenonnx.cache.policy import PageState, Policy, Uniform
+from tenonnx.cache.policy import PageState, Policy, Uniform, as_policy
 from tenonnx.cache.pool import PagePool
 from tenonnx.errors import CapacityError, ConcurrentUseError, PageError
 from tenonnx.structs.formats_pages import family
@@ -38,8 +38,8 @@ class PagedCache:
     """One sequence over a pool. Pass it to ``Session.run``: the run appends its rows, and ``length`` moves on success alone.
 
     ``policy`` is one Policy for all tables, or a pair, for K and for V; without one pages have the format that the tables give
-    new ones. ``capacity`` bounds the length; nothing is allocated
-    until tokens come. Ends by ``free``; a sequence that is dropped is freed as well.
+    new ones; a text names one as on the command line. ``capacity`` bounds the length; nothing is allocated until tokens come.
+    Ends by ``free``; a sequence that is dropped is freed as well.
     """
 
     def __init__(self, pool: PagePool, policy: Policy | tuple[Policy, Policy] | None = None, capacity: int = sys.maxsize) -> None:
@@ -285,13 +285,13 @@ class PagedCache:
 def _groups(pool: PagePool, policy: Policy | tuple[Policy, Policy]) -> Iterator[tuple[Policy, list[PageTable]]]:
     """Which policy rules which tables."""
     if not isinstance(policy, tuple):
-        yield policy, list(pool.tables.values())
+        yield as_policy(policy), list(pool.tables.values())
         return
     keys = [table for name, table in pool.tables.items() if name not in pool.value_tables]
     values = [pool.tables[name] for name in pool.value_tables]
     for chosen, tables in zip(policy, (keys, values), strict=True):
         if tables:
-            yield chosen, tables
+            yield as_policy(chosen), tables
 
 
 __all__ = ["PageSpec", "PagedCache", "Step"]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from itertools import pairwise
-from typing import NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol
 
 from tenonnx.errors import CapacityError, CheckError, OptionError
 from tenonnx.structs.resolve import imported
@@ -134,10 +134,17 @@ def parse_policy(text: str) -> Policy:
             found = imported(text)
         except CheckError as error:
             raise OptionError(f"policy {error}; name an object with new_format and formats") from error
-        if not (callable(getattr(found, "new_format", None)) and hasattr(found, "formats")):
-            raise OptionError(
-                f"policy {text}: is a {type(found).__name__}; name an object with new_format and formats, such as Uniform(FORMAT)"
-            )
-        policy: Policy = found
-        return policy
+        return _checked(found, f"policy {text}")
     return Uniform(text.upper())
+
+
+def as_policy(given: Any) -> Policy:
+    """A Policy, or the one that a text names as on the command line; ``OptionError`` for anything else."""
+    return parse_policy(given) if isinstance(given, str) else _checked(given, "policy")
+
+
+def _checked(given: Any, where: str) -> Policy:
+    if isinstance(given, type) or not all(callable(getattr(given, name, None)) for name in ("new_format", "formats")):
+        raise OptionError(f"{where}: {given!r} is no policy; name an object with new_format and formats, such as Uniform(FORMAT)")
+    policy: Policy = given
+    return policy
