@@ -200,6 +200,14 @@ def test_integer_codes_are_off_by_at_most_half_a_scale(name, data):
     np.testing.assert_allclose(scale[:, 0], (greatest.astype(np.float64) - least) / steps, rtol=1e-6, atol=LEAST)
 
 
+@pytest.mark.parametrize("name", ["INT4_32", "INT8_32"])
+def test_the_zero_point_of_the_smallest_values_is_a_code(name):
+    for count in range(1, 6000, 7):  # of the least FLOAT: scales of a few of them, off by up to a half
+        x = np.full((1, 32), -count * LEAST, np.float32)
+        decoded = catalogue[name].decode(catalogue[name].encode(x), x.shape)
+        assert np.abs(decoded.astype(np.float64) - x).max() <= 128 * LEAST + count / 15 * LEAST
+
+
 @settings(max_examples=30, deadline=None)
 @given(x=BLOCKS["NF4"])
 def test_nf4_is_off_by_at_most_half_the_widest_gap(x):

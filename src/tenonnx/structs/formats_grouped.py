@@ -29,7 +29,8 @@ def _quantize_int(largest: int, pack: Callable[[np.ndarray], Any]) -> Callable[[
         low, high = (end.clip(*limits) for end, limits in ((wide.min(axis=1), (None, 0)), (wide.max(axis=1), (0, None))))
         scale = ((high - low) / largest).astype(np.float32)
         steps = reciprocal(scale.astype(np.float64))
-        zero_point = np.rint(-low * steps)
+        # Where the scale is so small that it is rounded by much, more steps would fit than there are codes.
+        zero_point = np.rint(-low * steps).clip(0, largest)
         found = np.rint(wide * steps[:, None]) + zero_point[:, None]
         return {
             "scale": scale,
