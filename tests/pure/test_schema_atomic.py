@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import stat
+import tempfile
+from pathlib import Path
 
 import pytest
 
@@ -86,13 +88,22 @@ def test_places_that_cannot_be_written(tmp_path):
     assert sorted(os.listdir(tmp_path)) == ["folder", "m.onnx.data"]
 
 
-@pytest.mark.skipif(os.geteuid() == 0, reason="root may write everywhere")
-def test_a_read_only_folder(tmp_path):
-    save(small_model(), tmp_path / "m.onnx")
-    tmp_path.chmod(0o555)
-    with pytest.raises(PayloadError, match="cannot be written: Permission denied"):
-        save(ModelProto(), tmp_path / "m.onnx")
-    assert load(tmp_path / "m.onnx") == small_model()
+def test_a_read_only_folder():
+    with tempfile.TemporaryDirectory() as name:  # not tmp_path: its parents are closed to other users
+        folder = Path(name)
+        save(small_model(), folder / "m.onnx")
+        folder.chmod(0o555)
+        root = os.geteuid() == 0  # who may write everywhere, and so takes another user's place meanwhile
+        if root:
+            os.seteuid(65534)
+        try:
+            with pytest.raises(PayloadError, match="cannot be written: Permission denied"):
+                save(ModelProto(), folder / "m.onnx")
+        finally:
+            if root:
+                os.seteuid(0)
+            folder.chmod(0o755)
+        assert load(folder / "m.onnx") == small_model() and os.listdir(folder) == ["m.onnx"]
 
 
 def test_a_new_file_has_the_permissions_of_any_new_file(tmp_path):

@@ -9,6 +9,7 @@ import pytest
 
 from tenonnx import CapacityError, CheckError, Session, ShapesContext, check, plan, writable
 from tenonnx.plan import Storage
+from tests.loops import spoil
 from tests.models import BOOL, FLOAT, INT64, Graph
 from tests.oracle.functional import evaluate
 
@@ -218,24 +219,7 @@ def _without_rows() -> Graph:
 
 
 def spoiled(how: str) -> Any:
-    model = loop_model()
-    (loop,) = (node for node in model.graph.node if node.op_type == "Loop")
-    body = loop.attribute[0].g
-    if how == "a body that breaks the chain":
-        body.node.add(op_type="Neg", input=["u"], output=["n"])
-        body.output[1].name, body.output[1].alias_of = "n", ""
-    elif how == "an update of the outer cache":
-        body.node[2].input[0] = "cache"
-        body.output[1].alias_of = ""
-    elif how == "an outer reader after the loop":
-        model.graph.node.add(op_type="Add", input=["cache", "after"], output=["late"])
-    elif how == "READ_WRITE on a formal that is no cache":
-        body.input[3].access = 1
-    elif how == "output_alias of the sum":
-        loop.output_alias.add(output_index=1, input_index=2, kind=1)
-    elif how == "too few inputs":
-        del loop.input[3:]
-    return model
+    return spoil(loop_model(), how)
 
 
 @pytest.mark.parametrize(

@@ -13,6 +13,7 @@ from tenonnx import AliasError, CapacityError, CheckError, Session, ShapesContex
 from tenonnx.plan import ExecutionPlan, Storage
 from tenonnx.plan.verify import verify
 from tenonnx.runtime import ledger
+from tests.loops import spoil
 from tests.models import BOOL, FLOAT, INT64, Graph
 from tests.oracle.functional import evaluate
 from tests.runtime.test_loops import DIMS, check_run, inputs, loop_body, numbers, outer
@@ -513,29 +514,14 @@ def test_a_value_that_grows_from_trip_to_trip_is_refused() -> None:
 
 
 def spoiled(how: str) -> Any:
-    model = loop_model()
-    (loop,) = (node for node in model.graph.node if node.op_type == "Loop")
-    body = loop.attribute[0].g
-    if how == "a body that breaks the chain":
-        body.node.add(op_type="Neg", input=["u"], output=["n"])
-        body.output[1].name, body.output[1].alias_of = "n", ""
-    elif how == "a reader after the loop of the cache before it":
-        model.graph.node.add(op_type="Add", input=["cache", "after"], output=["late"])
-        model.graph.output.add(name="late").type.CopyFrom(model.graph.output[0].type)
-    elif how == "READ_WRITE on a formal that is no cache":
-        body.input[3].access = 1
-    elif how == "output_alias of the sum":
-        loop.output_alias.add(output_index=1, input_index=2, kind=1)
-    elif how == "too few inputs":
-        del loop.input[3:]
-    return model
+    return spoil(loop_model(), how)
 
 
 @pytest.mark.parametrize(
     ("how", "rule"),
     [
         ("a body that breaks the chain", "loop-carried"),
-        ("a reader after the loop of the cache before it", "alias-reader"),
+        ("an outer reader after the loop", "alias-reader"),
         ("READ_WRITE on a formal that is no cache", "formal-inputs"),
         ("output_alias of the sum", "body-alias"),
         ("too few inputs", "graph-names"),
