@@ -106,3 +106,9 @@ def test_a_policy_in_python_that_is_none(policy: object) -> None:
 def test_a_policy_by_its_name() -> None:
     pool = PagePool({"k": PageTable(PageSpec(FLOAT, (1, 2, 4, 8)))})
     assert [chosen.new_format() for chosen, _ in PagedCache(pool, "int8_page")._groups] == ["INT8_PAGE"]
+
+
+@pytest.mark.parametrize("heads", [2**31, 2**62])
+def test_a_page_that_no_memory_holds(heads: int) -> None:
+    with pytest.raises(CapacityError, match="cannot be allocated; free pages, or choose a smaller format"):
+        PageTable(PageSpec(FLOAT, (2**31, heads, 16, 64))).create(0, "F16")

@@ -11,7 +11,7 @@ import numpy as np
 
 from tenonnx import dtypes
 from tenonnx.cache import rows
-from tenonnx.cache.ownership import Extent, address, owned
+from tenonnx.cache.ownership import Extent, address, allocated, owned
 from tenonnx.errors import CapacityError
 
 _ALIGNMENT = 64
@@ -54,8 +54,6 @@ class Cache:
 
     def __init__(self, specs: Mapping[str, CacheSpec], limit: int | None = None) -> None:
         """Allocate the tensors; ``CapacityError`` for more than ``limit`` bytes, or more than there is memory."""
-        from tenonnx._native import Buffer
-
         self.specs: Mapping[str, CacheSpec] = MappingProxyType(dict(specs))
         self._length = 0
         self._capacity = min((spec.dims[spec.axis] for spec in specs.values()), default=0)
@@ -64,10 +62,7 @@ class Cache:
             raise CapacityError(
                 f"a cache of {wanted:,} bytes is over the limit of {limit:,}; ask for a shorter context, or raise limit="
             )
-        try:
-            self._buffer = Buffer(wanted, "cache")
-        except (MemoryError, TypeError) as error:  # a number of bytes that no size_t holds is a TypeError
-            raise CapacityError(f"a cache of {wanted:,} bytes cannot be allocated; ask for a shorter context") from error
+        self._buffer = allocated(wanted, "cache", "ask for a shorter context")
         whole = self._buffer.array()
         arrays: dict[str, np.ndarray] = {}
         offset = 0

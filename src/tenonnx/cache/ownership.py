@@ -6,6 +6,7 @@ Ownership belongs to storage, not to Python objects: two arrays over the same by
 from __future__ import annotations
 
 import os
+import sys
 import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -15,7 +16,7 @@ from weakref import WeakKeyDictionary
 
 import numpy as np
 
-from tenonnx.errors import BindingError, ConcurrentUseError, ImmutableStorageError, SharedStorageError
+from tenonnx.errors import BindingError, CapacityError, ConcurrentUseError, ImmutableStorageError, SharedStorageError
 
 if TYPE_CHECKING:
     from tenonnx.cache.pages import PageTable
@@ -162,3 +163,15 @@ def owned(writes: Sequence[Extent], reads: Sequence[Extent]) -> Iterator[None]:
         yield
     finally:
         _registry.leave(ticket)
+
+
+def allocated(nbytes: int, purpose: str, way_out: str) -> Any:
+    """A native Buffer, counted under ``purpose``; ``CapacityError`` for more than there is memory, or than any address space."""
+    from tenonnx._native import Buffer
+
+    try:
+        if nbytes > sys.maxsize:
+            raise MemoryError
+        return Buffer(nbytes, purpose)
+    except MemoryError as error:
+        raise CapacityError(f"a {purpose} of {nbytes:,} bytes cannot be allocated; {way_out}") from error

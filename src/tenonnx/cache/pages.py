@@ -11,7 +11,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from tenonnx.errors import CapacityError, PageError
+from tenonnx.cache.ownership import allocated
+from tenonnx.errors import PageError
 from tenonnx.layouts.pages import DESCRIPTOR, MAX_PAGE_TOKENS, page_kind
 from tenonnx.shapes.symbols import PLAIN_PAGES
 from tenonnx.structs import Format
@@ -59,15 +60,7 @@ class Page:
     __slots__ = ("_buffer", "data", "format", "spec")
 
     def __init__(self, spec: PageSpec, format: Format) -> None:
-        from tenonnx._native import Buffer
-
-        wanted = spec.nbytes(format)
-        try:
-            self._buffer = Buffer(wanted, "page")
-        except MemoryError as error:
-            raise CapacityError(
-                f"a page of {wanted:,} bytes cannot be allocated; free pages, or choose a smaller format"
-            ) from error
+        self._buffer = allocated(spec.nbytes(format), "page", "free pages, or choose a smaller format")
         self.spec, self.format = spec, format
         self.data: np.ndarray = self._buffer.array()
 
