@@ -1,5 +1,6 @@
-// The one kernel that writes into a cache, and the checks that run before it. A check reports the first value out of
+// The kernel that writes rows into a cache, and the checks that run before it. A check reports the first value out of
 // range; the writers guard themselves as well, as another thread may change a position after its check.
+#include "kernels/cache.hpp"
 #include "kernels/cast.hpp"
 #include "kernels/check.hpp"
 #include "kernels/walk.hpp"
@@ -7,34 +8,13 @@
 namespace tenonnx::TENONNX_ISA_NS {
 namespace {
 
-int64_t position_of(const Tensor& position, int64_t row) {
-  return position.as<const int64_t>()[position.rank == 0 ? 0 : row * position.strides[0]];
-}
-
 // ---- cache_update: in [cache, values, position INT64 scalar or [batch]], out [updated: the cache's own storage];
 // ints [axis, batch_axis]. Writes values at [position, position + n) along axis, converting the type; a row of the
 // batch whose window does not fit is skipped. No byte outside the windows is written.
 
 std::string validate_update(const Args& a) {
   REQUIRE_OK(check_call(a, {3, 3, 1, 1, 2, 0}));
-  const Tensor &cache = a.in[0], &values = a.in[1], &position = a.in[2], &updated = a.out[0];
-  const int64_t axis = a.ints[0], batch_axis = a.ints[1];
-  const bool ragged = position.rank > 0;  // else the batch is no more than one of the rows' dimensions
-  REQUIRE(axis >= 0 && axis < cache.rank && batch_axis >= 0 && batch_axis < cache.rank && (!ragged || axis != batch_axis),
-          "axis %lld and batch_axis %lld are not two axes of %s", static_cast<long long>(axis),
-          static_cast<long long>(batch_axis), describe(cache));
-  bool same = same_dims(cache, updated) && cache.dtype == updated.dtype;
-  for (int i = 0; same && i < cache.rank; ++i)
-    same = cache.dims[i] <= 1 || cache.strides[i] == updated.strides[i] || cache.empty();
-  REQUIRE(same, "output %s is not the same view as the cache %s", describe(updated), describe(cache));
-  bool fits = values.rank == cache.rank;
-  for (int i = 0; fits && i < cache.rank; ++i) fits = i == axis || values.dims[i] == cache.dims[i];
-  REQUIRE(fits, "values are %s, the cache %s: they may differ along axis %lld only", describe(values), describe(cache),
-          static_cast<long long>(axis));
-  REQUIRE(scalar_or_vector(position, DType::Int64) && (position.rank == 0 || position.dims[0] == cache.dims[batch_axis]),
-          "position is %s, expected an INT64 scalar or INT64[%lld]", describe(position),
-          static_cast<long long>(cache.dims[batch_axis]));
-  return {};
+  return check_update(a);
 }
 
 // Rows of the batch are walked one by one when each has its own position, all at once otherwise.
@@ -137,6 +117,27 @@ constexpr Kernel kernels[] = {
 };
 
 }  // namespace
+
+std::string check_update(const Args& a) {
+  const Tensor &cache = a.in[0], &values = a.in[1], &position = a.in[2], &updated = a.out[0];
+  const int64_t axis = a.ints[0], batch_axis = a.ints[1];
+  const bool ragged = position.rank > 0;  // else the batch is no more than one of the rows' dimensions
+  REQUIRE(axis >= 0 && axis < cache.rank && batch_axis >= 0 && batch_axis < cache.rank && (!ragged || axis != batch_axis),
+          "axis %lld and batch_axis %lld are not two axes of %s", static_cast<long long>(axis),
+          static_cast<long long>(batch_axis), describe(cache));
+  bool same = same_dims(cache, updated) && cache.dtype == updated.dtype;
+  for (int i = 0; same && i < cache.rank; ++i)
+    same = cache.dims[i] <= 1 || cache.strides[i] == updated.strides[i] || cache.empty();
+  REQUIRE(same, "output %s is not the same view as the cache %s", describe(updated), describe(cache));
+  bool fits = values.rank == cache.rank;
+  for (int i = 0; fits && i < cache.rank; ++i) fits = i == axis || values.dims[i] == cache.dims[i];
+  REQUIRE(fits, "values are %s, the cache %s: they may differ along axis %lld only", describe(values), describe(cache),
+          static_cast<long long>(axis));
+  REQUIRE(scalar_or_vector(position, DType::Int64) && (position.rank == 0 || position.dims[0] == cache.dims[batch_axis]),
+          "position is %s, expected an INT64 scalar or INT64[%lld]", describe(position),
+          static_cast<long long>(cache.dims[batch_axis]));
+  return {};
+}
 
 KernelTable cache_table() { return {kernels, int(sizeof kernels / sizeof kernels[0])}; }
 

@@ -1,6 +1,7 @@
 // Elementwise kernels of one operand, in [x], out [y] of the same dims; and swish_mul, a gated unit in one pass.
 // FLOAT unless said otherwise; every element goes through vector lanes, whatever its place or stride.
 #include "kernels/check.hpp"
+#include "kernels/projection.hpp"
 #include "kernels/vecmath.hpp"
 #include "kernels/walk.hpp"
 
@@ -136,7 +137,7 @@ void run_swish_mul(const Args& a, int64_t begin, int64_t end) {
   const Walk<3> walk = walk_swish_mul(a);
   walk.run(begin, end, [&](const int64_t* at, int64_t n) {
     if (walk.stride(0) == 1 && walk.stride(1) == 1 && walk.stride(2) == 1)
-      return map(y + at[2], n, [alpha](Vec g, Vec u) { return swish(g, alpha) * u; }, gate + at[0], up + at[1]);
+      return swish_mul_rows(gate + at[0], up + at[1], y + at[2], n, float(a.floats[0]));
     for (int64_t i = 0; i < n; ++i)  // the last axis has one element, another one is walked
       y[at[2] + i * walk.stride(2)] = swish(splat(gate[at[0] + i * walk.stride(0)]), alpha)[0] * up[at[1] + i * walk.stride(1)];
   });
@@ -164,6 +165,14 @@ constexpr Kernel kernels[] = {
 };
 
 }  // namespace
+
+void swish_mul_rows(const float* gate, const float* up, float* y, int64_t n, float alpha) {
+  map(y, n, [alpha = splat(alpha)](Vec g, Vec u) { return swish(g, alpha) * u; }, gate, up);
+}
+
+void add_rows(const float* addend, const float* sums, float* y, int64_t n) {
+  map(y, n, [](Vec a, Vec b) { return a + b; }, addend, sums);
+}
 
 KernelTable elementwise_table() { return {kernels, int(sizeof kernels / sizeof kernels[0])}; }
 

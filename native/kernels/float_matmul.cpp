@@ -8,7 +8,7 @@
 #endif
 
 #include "kernels/half.hpp"
-#include "kernels/matrix_checks.hpp"
+#include "kernels/projection.hpp"
 
 namespace tenonnx::TENONNX_ISA_NS {
 namespace {
@@ -16,7 +16,6 @@ namespace {
 using std::byte;
 
 constexpr int kStripGroups = 4, kStripRows = kStripGroups * kGroup;
-constexpr int kChunk = 64;    // tokens of a task
 constexpr int kAhead = 1024;  // bytes to prefetch in each group for one token
 
 // Rows holds one float for each row of kVectorGroups groups; kTile tokens by kTileVectors of them stay in registers.
@@ -141,37 +140,27 @@ void multiply_tokens(const byte* const (&groups)[kStripGroups], int64_t rows, Ma
   if constexpr (T > 1) multiply_tokens<L, 1, kStripGroups / kVectorGroups>(groups, rows, m, tokens);
 }
 
-int64_t ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b; }
-
 template <typename L>
 std::string validate(const Args& a) {
-  std::string problem = check_counts(a, 2, 1, 2);
-  if (!problem.empty()) return problem;
-  const int64_t n = a.ints[0], k = a.ints[1], tokens = a.in[0].dims[0];
-  problem = check_bytes("packed", a.in[1], L::packed, n, k);
-  if (problem.empty()) problem = check_rows("x", a.in[0], DType::Float, tokens, k, false);
-  if (!problem.empty()) return problem;
-  return check_rows("y", a.out[0], DType::Float, tokens, n, true);
+  const auto weight = [&a](const Tensor& packed, int64_t n) { return check_bytes("packed", packed, L::packed, n, a.ints[1]); };
+  return check_projection(a, 0, DType::Float, weight, [](int64_t k) { return k; });
 }
 
-int64_t tasks(const Args& a) { return ceil_div(a.ints[0], kStripRows) * ceil_div(a.in[0].dims[0], kChunk); }
+int64_t tasks(const Args& a) { return projection_tasks<kStripRows>(a, 0); }
 
 template <typename L>
 void run(const Args& a, int64_t begin, int64_t end) {
-  const Tensor &x = a.in[0], &y = a.out[0];
-  const int64_t n = a.ints[0], k = a.ints[1], last = ceil_div(n, kGroup) - 1, strips = ceil_div(n, kStripRows);
-  for (int64_t task = begin; task < end; ++task) {
-    const int64_t first = task % strips * kStripRows, token = task / strips * kChunk;
+  const Tensor& x = a.in[0];
+  const int64_t k = a.ints[1];
+  run_projection<kStripRows>(a, 0, begin, end, [&](const Tensor& packed, int64_t row, int64_t rows, int64_t token,
+                                                   int64_t tokens, float* y, int64_t stride) {
     const byte* groups[kStripGroups];  // a missing group of the last strip repeats the last one and is not stored
-    for (int g = 0; g < kStripGroups; ++g) {
-      const int64_t group = first / kGroup + g;
-      groups[g] = a.in[1].data + (group < last ? group : last) * k * L::packed.bytes;
-    }
-    const Matrix m{x.as<float>() + token * x.strides[0], y.as<float>() + token * y.strides[0] + first, k,
-                   x.strides[0], y.strides[0]};
-    const int64_t left = x.dims[0] - token;
-    multiply_tokens<L, kTile, kTileVectors>(groups, n - first, m, left < kChunk ? left : kChunk);
-  }
+    const int64_t left = (rows - 1) / kGroup;
+    for (int g = 0; g < kStripGroups; ++g)
+      groups[g] = packed.data + (row / kGroup + (g < left ? g : left)) * k * L::packed.bytes;
+    multiply_tokens<L, kTile, kTileVectors>(groups, rows, {x.as<float>() + token * x.strides[0], y, k, x.strides[0], stride},
+                                            tokens);
+  });
 }
 
 template <typename L>
@@ -182,7 +171,7 @@ constexpr Kernel matmul(const char* name) {
 }  // namespace
 
 KernelTable float_matmul_table() {
-  // in: x FLOAT [M, K], packed UINT8 [bytes]; out: y FLOAT [M, N]; ints: N, K
+  // As `projection.hpp` has it, with x FLOAT [M, K].
   static const Kernel kernels[] = {matmul<F16>("matmul_f16"), matmul<BF16>("matmul_bf16"), matmul<F32>("matmul_f32")};
   return {kernels, sizeof kernels / sizeof *kernels};
 }

@@ -1,15 +1,13 @@
 // FLOAT activations times weights in a generic layout, rows of such weights, and their packing from codes and tables that
 // the caller unpacked. Compiled without contraction of products and sums: scale * entry and + minimum round as two steps.
 #include "kernels/lookup.hpp"
+#include "kernels/projection.hpp"
 
 namespace tenonnx::TENONNX_ISA_NS {
 namespace {
 
 constexpr int kStripRows = 16;
-constexpr int kChunk = 64;    // tokens of a task
 constexpr int kAhead = 2048;  // bytes to prefetch in each row for one token
-
-int64_t ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b; }
 
 struct Rows {
   const byte* first;
@@ -60,16 +58,12 @@ void multiply_rows(Rows rows, int64_t count, const Lanes::Table& shared, Activat
 
 template <typename L>
 std::string validate_matmul(const Args& a) {
-  std::string problem = check_counts(a, 2, 1, 3);
-  if (!problem.empty()) return problem;
-  const int64_t n = a.ints[0], k = a.ints[1], tokens = a.in[0].dims[0];
-  problem = check_lut<L>(a, a.in[1]);
-  if (problem.empty()) problem = check_rows("x", a.in[0], DType::Float, tokens, k, false);
-  if (!problem.empty()) return problem;
-  return check_rows("y", a.out[0], DType::Float, tokens, n, true);
+  if (a.n_ints < 3) return text("expects N, K and the columns of a group, found %d ints", a.n_ints);
+  const auto weight = [&a](const Tensor& packed, int64_t n) { return check_lut<L>(packed, n, a.ints[1], a.ints[2]); };
+  return check_projection(a, 1, DType::Float, weight, [](int64_t k) { return k; });
 }
 
-int64_t matmul_tasks(const Args& a) { return ceil_div(a.ints[0], kStripRows) * ceil_div(a.in[0].dims[0], kChunk); }
+int64_t matmul_tasks(const Args& a) { return projection_tasks<kStripRows>(a, 1); }
 
 Rows rows_of(const Args& a, const byte* packed, const Format& format, int head) {
   const int64_t groups = a.ints[1] / format.columns;
@@ -78,26 +72,25 @@ Rows rows_of(const Args& a, const byte* packed, const Format& format, int head) 
 
 template <typename L>
 void run_matmul(const Args& a, int64_t begin, int64_t end) {
-  const Tensor &x = a.in[0], &y = a.out[0];
-  const int64_t n = a.ints[0], strips = ceil_div(n, kStripRows);
-  const Lanes::Table shared = shared_table<L>(a.in[1].data);
-  for (int64_t task = begin; task < end; ++task) {
-    const int64_t row = task % strips * kStripRows, token = task / strips * kChunk;
-    Rows rows = rows_of(a, a.in[1].data, L::format(a.ints[2]), L::head);
+  const Tensor& x = a.in[0];
+  run_projection<kStripRows>(a, 1, begin, end, [&](const Tensor& packed, int64_t row, int64_t exist, int64_t token,
+                                                   int64_t tokens, float* y, int64_t stride) {
+    const Lanes::Table shared = shared_table<L>(packed.data);
+    Rows rows = rows_of(a, packed.data, L::format(a.ints[2]), L::head);
     rows.first += row * rows.stride;
-    Activations m{x.as<float>() + token * x.strides[0], y.as<float>() + token * y.strides[0] + row, x.strides[0], y.strides[0]};
-    const int64_t count = n - row < kStripRows ? n - row : kStripRows;
-    int64_t left = x.dims[0] - token < kChunk ? x.dims[0] - token : kChunk;
-    for (; left >= Lanes::kTile; left -= Lanes::kTile, m.x += Lanes::kTile * m.x_stride, m.y += Lanes::kTile * m.y_stride)
+    Activations m{x.as<float>() + token * x.strides[0], y, x.strides[0], stride};
+    const int64_t count = exist < kStripRows ? exist : kStripRows;
+    for (; tokens >= Lanes::kTile; tokens -= Lanes::kTile, m.x += Lanes::kTile * m.x_stride, m.y += Lanes::kTile * m.y_stride)
       multiply_rows<L, Lanes::kTile, Lanes::kRows>(rows, count, shared, m);
-    for (; left > 0; --left, m.x += m.x_stride, m.y += m.y_stride) multiply_rows<L, 1, Lanes::kRowsAlone>(rows, count, shared, m);
-  }
+    for (; tokens > 0; --tokens, m.x += m.x_stride, m.y += m.y_stride)
+      multiply_rows<L, 1, Lanes::kRowsAlone>(rows, count, shared, m);
+  });
 }
 
 template <typename L>
 std::string validate_gather(const Args& a) {
   std::string problem = check_counts(a, 2, 1, 3);
-  if (problem.empty()) problem = check_lut<L>(a, a.in[0]);
+  if (problem.empty()) problem = check_lut<L>(a.in[0], a.ints[0], a.ints[1], a.ints[2]);
   return problem.empty() ? check_gathered(a) : problem;
 }
 
@@ -131,7 +124,7 @@ bool holds(const Tensor& t, DType dtype, int rank, const int64_t* dims) {
 template <typename L>
 std::string validate_pack(const Args& a) {
   std::string problem = check_counts(a, 4, 1, 3);
-  if (problem.empty()) problem = check_lut<L>(a, a.out[0]);
+  if (problem.empty()) problem = check_lut<L>(a.out[0], a.ints[0], a.ints[1], a.ints[2]);
   if (!problem.empty()) return problem;
   const long long n = a.ints[0], k = a.ints[1], groups = k / a.ints[2];
   const int64_t codes[] = {n, k}, entries[] = {n, groups, kEntries};
@@ -181,7 +174,7 @@ int64_t gather_tasks(const Args& a) { return a.in[1].size(); }
 KernelTable lookup_table() {
   // ints: N, K, columns of a group.
   // pack: in: codes UINT8 [N, K], table FLOAT [16] (LUT) or [N, K / G, 16], scale and minimum FLOAT [N, K / G] or absent (1 and
-  // 0); out: packed UINT8 [bytes]. matmul: in: x FLOAT [M, K], packed; out: y FLOAT [M, N]. gather: as `gather_packed.cpp`.
+  // 0); out: packed UINT8 [bytes]. matmul: as `projection.hpp`, with x FLOAT [M, K]. gather: as `gather_packed.cpp`.
   static const Kernel kernels[] = {
       {"pack_lut", validate_pack<LUT>, pack_tasks, run_pack<LUT>},
       {"pack_lut16", validate_pack<LUT16>, pack_tasks, run_pack<LUT16>},

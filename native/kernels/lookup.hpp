@@ -190,8 +190,8 @@ static inline Lanes::Table shared_table(const byte* packed) {
 }
 
 template <typename L>
-std::string check_lut(const Args& a, const Tensor& packed) {
-  const long long n = a.ints[0], k = a.ints[1], group = a.ints[2], bytes = lut_bytes<L>(n, k, group), found = packed.dims[0];
+std::string check_lut(const Tensor& packed, long long n, long long k, long long group) {
+  const long long bytes = lut_bytes<L>(n, k, group), found = packed.dims[0];
   if (bytes < 0)
     return text("packed: no such layout of a matrix [%lld, %lld] in groups of %lld: K must be a multiple of the group, the "
                 "group one of 32 and at most 2^20, N and K from 0 to 2^40, and the size below 2^63", n, k, group);

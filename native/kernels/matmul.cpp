@@ -3,23 +3,18 @@
 //   y[t] = sum over blocks of scale[t] * (d * dot(codes, x[t]) + m * sum(x[t]))
 //
 // or what else a layout's scales make of these sums. A dot product of codes is a whole number and exact, and floats are
-// combined in this one order, so that a token's result is the same bits alone and in any batch. One task is one strip of
-// rows of the weights times one chunk of tokens; consecutive tasks share the chunk, which stays in the second-level cache
-// while the weights pass by.
+// combined in this one order, so that a token's result is the same bits alone and in any batch.
 #include <cstddef>
 #include <type_traits>
 
 #include "kernels/compute.hpp"
-#include "kernels/matrix_checks.hpp"
+#include "kernels/projection.hpp"
 
 namespace tenonnx::TENONNX_ISA_NS {
 namespace {
 
 constexpr int kStripRows = Wide::groups * kGroup;
-constexpr int kChunk = 64;    // tokens of a task
 constexpr int kAhead = 6144;  // bytes to prefetch before the weights of one token: their stream is all its cost
-
-int64_t ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b; }
 
 // Rows of quantized activations, as `packed.hpp` describes them.
 struct Tokens {
@@ -148,28 +143,21 @@ void multiply_tokens(const byte* group, int64_t blocks, Tokens x, int64_t tokens
 
 template <typename L>
 std::string validate(const Args& a) {
-  std::string problem = check_counts(a, 2, 1, 2);
-  if (!problem.empty()) return problem;
-  const int64_t n = a.ints[0], k = a.ints[1], tokens = a.in[0].dims[0];
-  problem = check_bytes("packed", a.in[1], L::packed, n, k);
-  if (problem.empty()) problem = check_rows("x", a.in[0], DType::UInt8, tokens, quantized_row_bytes(k), false);
-  if (!problem.empty()) return problem;
-  return check_rows("y", a.out[0], DType::Float, tokens, n, true);
+  const auto weight = [&a](const Tensor& packed, int64_t n) { return check_bytes("packed", packed, L::packed, n, a.ints[1]); };
+  return check_projection(a, 0, DType::UInt8, weight, quantized_row_bytes);
 }
 
-int64_t tasks(const Args& a) { return ceil_div(a.ints[0], kStripRows) * ceil_div(a.in[0].dims[0], kChunk); }
+int64_t tasks(const Args& a) { return projection_tasks<kStripRows>(a, 0); }
 
 template <typename L>
 void run(const Args& a, int64_t begin, int64_t end) {
-  const Tensor &x = a.in[0], &y = a.out[0];
-  const int64_t n = a.ints[0], k = a.ints[1], blocks = k / L::packed.columns, strips = ceil_div(n, kStripRows);
-  for (int64_t task = begin; task < end; ++task) {
-    const int64_t strip = task % strips, row = strip * kStripRows, token = task / strips * kChunk;
-    const int64_t left = x.dims[0] - token;
-    multiply_tokens<L, kTile>(a.in[1].data + strip * Wide::groups * blocks * L::packed.bytes, blocks,
-                              {x.data + token * x.strides[0], x.strides[0], k}, left < kChunk ? left : kChunk,
-                              {y.as<float>() + token * y.strides[0] + row, y.strides[0], n - row});
-  }
+  const Tensor& x = a.in[0];
+  const int64_t k = a.ints[1], blocks = k / L::packed.columns;
+  run_projection<kStripRows>(a, 0, begin, end, [&](const Tensor& packed, int64_t row, int64_t rows, int64_t token,
+                                                   int64_t tokens, float* y, int64_t stride) {
+    multiply_tokens<L, kTile>(packed.data + row / kGroup * blocks * L::packed.bytes, blocks,
+                              {x.data + token * x.strides[0], x.strides[0], k}, tokens, {y, stride, rows});
+  });
 }
 
 template <typename L>
@@ -180,7 +168,7 @@ constexpr Kernel matmul(const char* name) {
 }  // namespace
 
 KernelTable matmul_table() {
-  // in: x UINT8 [M, K + K / 2] from quantize_rows, packed UINT8 [bytes]; out: y FLOAT [M, N]; ints: N, K
+  // As `projection.hpp` has it, with x UINT8 [M, K + K / 2] from quantize_rows.
   static const Kernel kernels[] = {
       matmul<Q4>("matmul_q4"),   matmul<Q4M>("matmul_q4m"),   matmul<Q5>("matmul_q5"),     matmul<Q5M>("matmul_q5m"),
       matmul<Q8>("matmul_q8"),   matmul<IQ4>("matmul_iq4"),  matmul<FP4>("matmul_fp4"),   matmul<FP4H>("matmul_fp4h"),

@@ -4,6 +4,7 @@
 
 #include "kernels/half.hpp"
 #include "kernels/matrix_checks.hpp"
+#include "kernels/quantize.hpp"
 
 namespace tenonnx::TENONNX_ISA_NS {
 namespace {
@@ -55,22 +56,24 @@ int64_t tasks(const Args& a) { return a.in[0].dims[0]; }
 
 void run(const Args& a, int64_t begin, int64_t end) {
   const Tensor &x = a.in[0], &out = a.out[0];
-  const int64_t k = x.dims[1], blocks = k / kBlock;
-  for (int64_t row = begin; row < end; ++row) {
-    const float* values = x.as<float>() + row * x.strides[0];
-    std::byte* codes = out.data + row * out.strides[0];
-    for (int64_t b = 0; b < blocks; ++b) {
-      float scale, halves[2];
-      quantize_block(values + b * kBlock, reinterpret_cast<int8_t*>(codes + b * kBlock), &scale, halves);
-      const float sum = halves[0] + halves[1];
-      std::memcpy(codes + k + 4 * b, &scale, 4);
-      std::memcpy(codes + k + 4 * (blocks + b), &sum, 4);
-      std::memcpy(codes + k + 8 * (blocks + b), halves, 8);
-    }
-  }
+  const int64_t k = x.dims[1];
+  for (int64_t row = begin; row < end; ++row)
+    quantize_columns(x.as<float>() + row * x.strides[0], 0, k / kBlock, out.data + row * out.strides[0], k);
 }
 
 }  // namespace
+
+void quantize_columns(const float* x, int64_t first, int64_t count, std::byte* row, int64_t k) {
+  const int64_t blocks = k / kBlock;
+  for (int64_t b = first; b < first + count; ++b, x += kBlock) {
+    float scale, halves[2];
+    quantize_block(x, reinterpret_cast<int8_t*>(row + b * kBlock), &scale, halves);
+    const float sum = halves[0] + halves[1];
+    std::memcpy(row + k + 4 * b, &scale, 4);
+    std::memcpy(row + k + 4 * (blocks + b), &sum, 4);
+    std::memcpy(row + k + 8 * (blocks + b), halves, 8);
+  }
+}
 
 KernelTable quantize_table() {
   // in: x FLOAT [M, K], out: UINT8 [M, K + K / 2], rows as `packed.hpp` describes

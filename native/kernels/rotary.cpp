@@ -1,6 +1,9 @@
-// Rotary position embedding: a table of cosines and sines, and the rotation (ONNX RotaryEmbedding, opset 23).
+// Rotary position embedding: a table of cosines and sines, and the rotation (ONNX RotaryEmbedding, opset 23), into a tensor or
+// straight into a cache.
 #include <cmath>
 
+#include "kernels/cache.hpp"
+#include "kernels/cast.hpp"
 #include "kernels/check.hpp"
 #include "kernels/vec.hpp"
 #include "kernels/walk.hpp"
@@ -9,6 +12,7 @@ namespace tenonnx::TENONNX_ISA_NS {
 namespace {
 
 constexpr int64_t kTableRows = 32, kRotaryRows = 64;  // per task
+constexpr int64_t kMaxHead = 512;                      // elements of a row that waits on the stack
 
 // ---- rope_table: in [position_ids INT64 contiguous, inv_freq FLOAT [h]], out [cos, sin FLOAT [..., h] contiguous];
 // floats [scale]. The angle is float(position) · inv_freq[j] in float32, as Cast, Mul, Cos and Sin compute it.
@@ -53,15 +57,29 @@ void run_table(const Args& a, int64_t begin, int64_t end) {
 struct Shape {
   int64_t batch, heads, tokens, head, rotated;
 
-  explicit Shape(const Args& a) {
-    const Tensor& x = a.in[0];
+  Shape(const Tensor& x, int64_t num_heads, int64_t rotary_dim) {
     batch = x.dims[0];
-    heads = x.rank == 4 ? x.dims[1] : a.ints[1];
+    heads = x.rank == 4 ? x.dims[1] : num_heads;
     tokens = x.dims[x.rank - 2];
     head = x.rank == 4 ? x.dims[3] : x.dims[2] / heads;
-    rotated = a.ints[2] > 0 ? a.ints[2] : head;
+    rotated = rotary_dim > 0 ? rotary_dim : head;
   }
 };
+
+Shape shape_rotary(const Args& a) { return {a.in[0], a.ints[1], a.ints[2]}; }
+
+std::string check_angles(const Shape& shape, int64_t rotary_dim, const Tensor& cosine, const Tensor& sine) {
+  REQUIRE(rotary_dim >= 0 && shape.rotated <= shape.head && shape.rotated % 2 == 0,
+          "rotary_dim %lld: an even number up to the head size %lld expected", static_cast<long long>(shape.rotated),
+          static_cast<long long>(shape.head));
+  for (const Tensor* t : {&cosine, &sine}) {
+    REQUIRE(float_rows(*t) && t->rank == 3 && t->dims[0] == shape.batch && t->dims[1] == shape.tokens &&
+            t->dims[2] == shape.rotated / 2,
+            "cosines or sines are %s, expected FLOAT[%lld,%lld,%lld] of unit stride on the last axis", describe(*t),
+            static_cast<long long>(shape.batch), static_cast<long long>(shape.tokens), static_cast<long long>(shape.rotated / 2));
+  }
+  return {};
+}
 
 std::string validate_rotary(const Args& a) {
   REQUIRE_OK(check_call(a, {3, 3, 1, 1, 3, 0}));
@@ -71,24 +89,14 @@ std::string validate_rotary(const Args& a) {
           describe(out));
   REQUIRE(x.rank == 4 || (a.ints[1] > 0 && x.dims[2] % a.ints[1] == 0), "%lld heads do not divide the last dim of %s",
           static_cast<long long>(a.ints[1]), describe(x));
-  const Shape shape(a);
-  REQUIRE(a.ints[2] >= 0 && shape.rotated <= shape.head && shape.rotated % 2 == 0,
-          "rotary_dim %lld: an even number up to the head size %lld expected", static_cast<long long>(shape.rotated),
-          static_cast<long long>(shape.head));
-  for (int k = 1; k < 3; ++k) {
-    const Tensor& t = a.in[k];
-    REQUIRE(float_rows(t) && t.rank == 3 && t.dims[0] == shape.batch && t.dims[1] == shape.tokens &&
-            t.dims[2] == shape.rotated / 2,
-            "input %d is %s, expected FLOAT[%lld,%lld,%lld] of unit stride on the last axis", k, describe(t),
-            static_cast<long long>(shape.batch), static_cast<long long>(shape.tokens), static_cast<long long>(shape.rotated / 2));
-  }
-  return {};
+  return check_angles(shape_rotary(a), a.ints[2], a.in[1], a.in[2]);
 }
 
-int64_t tasks_rotary(const Args& a) {
-  const Shape s(a);
+int64_t tasks_of(const Shape& s) {
   return s.head == 0 ? 0 : (s.batch * s.tokens * s.heads + kRotaryRows - 1) / kRotaryRows;
 }
+
+int64_t tasks_rotary(const Args& a) { return tasks_of(shape_rotary(a)); }
 
 int64_t head_offset(const Tensor& t, const Shape& s, int64_t b, int64_t token, int64_t h) {
   if (t.rank == 4) return b * t.strides[0] + h * t.strides[1] + token * t.strides[2];
@@ -115,24 +123,69 @@ void rotate_pairs(const float* x, const float* c, const float* s, float* y, int6
   }
 }
 
-void run_rotary(const Args& a, int64_t begin, int64_t end) {
-  const Shape s(a);
-  const Tensor &x = a.in[0], &cosine = a.in[1], &sine = a.in[2], &out = a.out[0];
+// Rotates the rows of some tasks: to(b, h, token) is where the rotated row goes, done(b, h, token) follows it.
+template <typename To, typename Done>
+void rotate_rows(const Shape& s, bool interleaved, const Tensor& x, const Tensor& cosine, const Tensor& sine, int64_t begin,
+                 int64_t end, To to, Done done) {
   const int64_t rows = s.batch * s.tokens * s.heads, last = end * kRotaryRows < rows ? end * kRotaryRows : rows;
   for (int64_t row = begin * kRotaryRows; row < last; ++row) {
     const int64_t h = row % s.heads, token = row / s.heads % s.tokens, b = row / s.heads / s.tokens;
     const float* from = x.as<const float>() + head_offset(x, s, b, token, h);
-    float* to = out.as<float>() + head_offset(out, s, b, token, h);
     const float* c = cosine.as<const float>() + b * cosine.strides[0] + token * cosine.strides[1];
     const float* sn = sine.as<const float>() + b * sine.strides[0] + token * sine.strides[1];
-    (a.ints[0] != 0 ? rotate_pairs : rotate_halves)(from, c, sn, to, s.rotated / 2);
-    if (s.rotated < s.head) std::memmove(to + s.rotated, from + s.rotated, size_t(s.head - s.rotated) * sizeof(float));
+    float* y = to(b, h, token);
+    (interleaved ? rotate_pairs : rotate_halves)(from, c, sn, y, s.rotated / 2);
+    if (s.rotated < s.head) std::memmove(y + s.rotated, from + s.rotated, size_t(s.head - s.rotated) * sizeof(float));
+    done(b, h, token);
   }
+}
+
+void run_rotary(const Args& a, int64_t begin, int64_t end) {
+  const Shape s = shape_rotary(a);
+  const auto to = [&](int64_t b, int64_t h, int64_t token) {
+    return a.out[0].as<float>() + head_offset(a.out[0], s, b, token, h);
+  };
+  rotate_rows(s, a.ints[0] != 0, a.in[0], a.in[1], a.in[2], begin, end, to, [](int64_t, int64_t, int64_t) {});
+}
+
+// ---- rotary_update: rotary, and cache_update with its result. In [cache [b, heads, positions, head], x [b, heads, n, head],
+// position, cos, sin], out [updated: the cache's own storage]; ints [2, 0: axes as of cache_update, interleaved, rotary_dim].
+
+Shape shape_update(const Args& a) { return {a.in[1], 0, a.ints[3]}; }
+
+std::string validate_rotary_update(const Args& a) {
+  REQUIRE_OK(check_call(a, {5, 5, 1, 1, 4, 0}));
+  REQUIRE_OK(check_update(a));
+  const Tensor &cache = a.in[0], &x = a.in[1];
+  REQUIRE(cache.rank == 4 && a.ints[0] == 2 && a.ints[1] == 0 && unit_last(cache) &&
+          (cache.dtype == DType::Float || cache.dtype == DType::Float16 || cache.dtype == DType::BFloat16),
+          "the cache is %s, expected [batch, heads, positions, head] of FLOAT, FLOAT16 or BFLOAT16", describe(cache));
+  REQUIRE(float_rows(x) && x.dims[3] <= kMaxHead, "x is %s, expected FLOAT of unit stride on the last axis and heads of at most "
+          "%lld", describe(x), static_cast<long long>(kMaxHead));
+  return check_angles(shape_update(a), a.ints[3], a.in[3], a.in[4]);
+}
+
+int64_t tasks_rotary_update(const Args& a) { return tasks_of(shape_update(a)); }
+
+void run_rotary_update(const Args& a, int64_t begin, int64_t end) {
+  const Shape s = shape_update(a);
+  const Tensor& cache = a.out[0];
+  const RowCopy copy(DType::Float, cache.dtype);
+  float rotated[kMaxHead];
+  const auto put = [&](int64_t b, int64_t h, int64_t token) {
+    const int64_t at = position_of(a.in[2], b);
+    if (at < 0 || at > cache.dims[2] - s.tokens) return;
+    const int64_t place = b * cache.strides[0] + h * cache.strides[1] + (at + token) * cache.strides[2];
+    copy(reinterpret_cast<const std::byte*>(rotated), 1, cache.data + place * copy.to_size(), 1, s.head);
+  };
+  rotate_rows(s, a.ints[2] != 0, a.in[1], a.in[3], a.in[4], begin, end,
+              [&](int64_t, int64_t, int64_t) { return rotated; }, put);
 }
 
 constexpr Kernel kernels[] = {
     {"rope_table", validate_table, tasks_table, run_table},
     {"rotary", validate_rotary, tasks_rotary, run_rotary},
+    {"rotary_update", validate_rotary_update, tasks_rotary_update, run_rotary_update},
 };
 
 }  // namespace

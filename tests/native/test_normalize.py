@@ -141,7 +141,7 @@ TABLE, IDS = np.zeros((2, 3, 4), np.float32), np.zeros((2, 3), np.int64)
         ("rotary", [F, TABLE, TABLE], [F], [0, 0, 0], [], "0 heads"),
         ("rotary", [F, TABLE, TABLE], [F], [0, 1, 10], [], "rotary_dim 10"),
         ("rotary", [F, TABLE, TABLE], [F], [0, 1, 3], [], "rotary_dim 3"),
-        ("rotary", [F, TABLE[..., :3], TABLE], [F], [0, 1, 0], [], "input 1"),
+        ("rotary", [F, TABLE[..., :3], TABLE], [F], [0, 1, 0], [], "cosines or sines"),
     ],
 )
 def test_validation_names_what_does_not_fit(name, inputs, outputs, ints, floats, text):

@@ -78,7 +78,7 @@ def _bytes(value: PlannedValue) -> int:
     return math.prod(value.dims) * dtypes.BY_NUMBER[value.elem_type].bits // 8
 
 
-_ROWS = {"cache_update": 1, "paged_update": 2}  # the input that holds the rows
+_ROWS = {"cache_update": 1, "rotary_update": 1, "paged_update": 2}  # the input that holds the rows
 _PLACES = {Storage.INPLACE_REUSE: "reused", Storage.WORKSPACE: "work", Storage.ALIAS: "cache"}
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from functools import cache, cached_property, partial
 from typing import Any, Protocol
@@ -17,6 +17,7 @@ from tenonnx.plan.control import FLOW_RULES
 from tenonnx.plan.draft import DraftStep, Value
 from tenonnx.plan.engines import between, whole
 from tenonnx.plan.freeze import freeze
+from tenonnx.plan.fusion import chosen, fused
 from tenonnx.plan.loops import finish
 from tenonnx.plan.memory import place
 from tenonnx.plan.preserve import detach
@@ -108,10 +109,12 @@ class Planner:
         shapes: Mapping[str, Sequence[int]] | None = None,
         tables: Mapping[str, int] | None = None,
         engine: str = "auto",
+        fusions: str | Collection[str] = "all",
     ) -> ExecutionPlan:
         """The verified plan for the given symbols or input shapes, and for tables that describe as many pages.
 
-        ``engine="onnxruntime"`` leaves to it all that it can run. Raises ``ShapeError``, ``CapacityError``, ``AliasError`` or
+        ``engine="onnxruntime"`` leaves to it all that it can run. ``fusions`` are the names of those to make, of
+        ``plan.fusion.FUSIONS``. Raises ``ShapeError``, ``CapacityError``, ``AliasError`` or
         ``UnsupportedError`` naming the node.
         """
         context, scope = self.context(dims, shapes), self.index.main
@@ -123,6 +126,7 @@ class Planner:
             builder, outputs, steps = self._draft(context, tables, more)
         results = list(outputs.values())
         steps, once = self._once(builder, steps, results)
+        steps = fused(steps, results, chosen(fusions))
         steps = merged(ordered(steps, partial(detach, builder)), results)
         plan = freeze(steps, place(steps), builder.inputs, outputs, builder.writes, builder.page_writes, once)
         verify(plan)

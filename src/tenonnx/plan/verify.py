@@ -63,8 +63,8 @@ def _verify_checks(plan: ExecutionPlan) -> None:
                 pages.add((*(content_of(plan, index) for index in step.inputs), *step.ints[:2]))
         elif any(owner_of(plan, index) in caches for index in step.outputs):
             written = where
-        if step.kernel == "cache_update":
-            cache, values, position = step.inputs
+        if step.kernel in ("cache_update", "rotary_update"):
+            cache, values, position = step.inputs[:3]
             axis = step.ints[0]
             limit = plan.values[cache].dims[axis] - plan.values[values].dims[axis]
             case = case_of(plan, step.guards)

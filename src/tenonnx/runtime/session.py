@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import threading
 from collections import OrderedDict
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +14,7 @@ import numpy as np
 from tenonnx._native import default_threads
 from tenonnx.cache import Cache, CacheSpec, Extent, PagedCache, address, extent, owned, planned_bytes
 from tenonnx.errors import ConcurrentUseError, ImmutableStorageError, UnsupportedError
+from tenonnx.plan.fusion import chosen
 from tenonnx.runtime.binding import Call, InputSpec, bind_dims, output_arrays, split_cache
 from tenonnx.runtime.dense import DenseInputs, positive
 from tenonnx.runtime.executable import Executable
@@ -43,6 +44,9 @@ class Session:
     Content that was verified on this machine before is known by the state of its file; ``strict=True`` hashes it again.
     ``session.packs`` lists the verdict on every stored pack.
 
+    ``fusions`` are the rewrites that join steps of a plan, "all", "none" or some of their names (``plan.fusion.FUSIONS``):
+    none changes a bit of a result.
+
     Raises ``PayloadError`` when the model or its data cannot be read, ``CheckError`` with every finding when the model
     breaks the storage contract, ``UnsupportedError`` when an option or operator has no way to run.
     """
@@ -56,11 +60,13 @@ class Session:
         formats: str = "any",
         data_root: str | os.PathLike[str] | None = None,
         strict: bool = False,
+        fusions: str | Collection[str] = "all",
     ) -> None:
         _option("packs", packs, ("auto", "write", "off"))
         _option("engine", engine, ("auto", "native", "onnxruntime"))
         _option("formats", formats, ("any", "strict"))
         self._engine = engine
+        self._fusions = chosen(fusions)
         self.threads = _thread_count(threads)
         preparation = Preparation(packs, strict, self.threads)
         if isinstance(model, (str, os.PathLike)):
@@ -228,7 +234,7 @@ class Session:
         shapes = {name: call.array(name).shape for name in self._specs}
         tables = {name: shapes.pop(name)[0] for name in self._paged.tables}
         dims = bind_dims(self._specs, shapes)
-        plan = self._planner.plan(dims, shapes=shapes, tables=tables, engine=self._engine)
+        plan = self._planner.plan(dims, shapes=shapes, tables=tables, engine=self._engine, fusions=self._fusions)
         steps = (*plan.steps, *(plan.once.steps if plan.once is not None else ()))
         foreign = next((step.label for step in steps if step.kernel is None), None)
         if foreign is not None and self._engine == "native":
