@@ -15,6 +15,7 @@ from typing import Any
 
 import numpy as np
 
+from tenonnx.collection import uncollected
 from tenonnx.convert import genai, gguf, llama, rope, tokenizer
 from tenonnx.convert.architectures import Decoder, decoder_of
 from tenonnx.convert.builder import GraphBuilder
@@ -51,6 +52,7 @@ _IR_VERSION, _OPSET = 12, 24
 _KEPT_TEXTS = ("general.name", "general.license", "general.organization", "general.source.url", "general.size_label")
 
 
+@uncollected()
 def from_gguf(path: str | os.PathLike[str], paged: int = 0) -> tuple[Any, Path]:
     """A GGUF file as a ModelProto in memory, and the folder its external data lies in (``Session(model, data_root=…)``).
 
@@ -62,6 +64,7 @@ def from_gguf(path: str | os.PathLike[str], paged: int = 0) -> tuple[Any, Path]:
     return _model(source, paged), _folder(source)
 
 
+@uncollected()
 def from_onnx(path: str | os.PathLike[str], aliases: Mapping[str, str] | None = None) -> tuple[Any, Path, Findings]:
     """An .onnx file or an onnxruntime-genai folder with its caches declared, the folder of its external data, and what was found.
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, field
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -48,26 +49,27 @@ class Value:
     offset: int = 0
     version: int = 0
     of: Value | None = None  # the value that this one is a view of
+    itemsize: int = field(init=False)
+    size: int = field(init=False)
 
-    @property
-    def itemsize(self) -> int:
-        return dtypes.BY_NUMBER[self.elem_type].bits // 8
-
-    @property
-    def size(self) -> int:
-        return math.prod(self.dims)
+    def __post_init__(self) -> None:
+        self.itemsize = dtypes.BY_NUMBER[self.elem_type].bits // 8
+        self.size = math.prod(self.dims)
 
     @property
     def contiguous(self) -> bool:
-        return self.size == 0 or all(
-            dim == 1 or have == want for dim, have, want in zip(self.dims, self.strides, row_major(self.dims), strict=True)
+        dense = row_major(self.dims)
+        return (
+            self.strides == dense
+            or self.size == 0
+            or all(dim == 1 or have == want for dim, have, want in zip(self.dims, self.strides, dense, strict=True))
         )
 
     @property
     def extent(self) -> int:
         """Bytes from element 0 to the end of the last element."""
-        if self.size == 0:
-            return 0
+        if self.size == 0 or self.strides == row_major(self.dims):
+            return self.size * self.itemsize
         return (1 + sum((dim - 1) * stride for dim, stride in zip(self.dims, self.strides, strict=True))) * self.itemsize
 
     def first(self) -> Value:
@@ -169,6 +171,7 @@ def loop_extents(steps: list[DraftStep]) -> list[tuple[DraftLoop, int, int]]:
     return list(found.values())
 
 
+@lru_cache(maxsize=1024)  # a plan has thousands of values, of few shapes
 def row_major(dims: tuple[int, ...]) -> tuple[int, ...]:
     """Strides, in elements, of dense storage in dimension order."""
     strides = [1] * len(dims)

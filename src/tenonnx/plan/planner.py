@@ -8,6 +8,7 @@ from dataclasses import replace
 from functools import cache, cached_property, partial
 from typing import Any, Protocol
 
+from tenonnx.collection import uncollected
 from tenonnx.errors import BindingError, CheckError, UnsupportedError
 from tenonnx.layouts import layout_for
 from tenonnx.plan import contrib, decoder, elementwise, movement, paged
@@ -102,6 +103,7 @@ class Planner:
         with self._lock:
             return ShapesContext(self.model, dims, shapes=shapes, inference=self.inference)
 
+    @uncollected()
     def plan(
         self,
         dims: Mapping[str, int] | None = None,
@@ -186,8 +188,7 @@ class Planner:
     def _check_ports(self, position: int, node: Any) -> None:
         inputs, outputs = _needed_ports(node.op_type)
         for kind, names, needed in (("input", node.input, inputs), ("output", node.output, outputs)):
-            named = [bool(name) for name in names[:needed]]
-            if len(named) < needed or not all(named):
+            if len(names) < needed or "" in names[:needed]:
                 raise CheckError(
                     f"{self.index.main.describe(position)}: has {list(names)} as its {kind}s, but the operator needs the first "
                     f"{needed}; name them"

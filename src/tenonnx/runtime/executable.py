@@ -9,6 +9,7 @@ import numpy as np
 
 from tenonnx._native import Buffer, Program
 from tenonnx.cache import address
+from tenonnx.collection import uncollected
 from tenonnx.errors import AliasError, BindingError, CapacityError, PageError, TenonnxError, UnsupportedError
 from tenonnx.plan import ExecutionPlan, PlannedLoop, Storage, WeightKey
 from tenonnx.plan.constants import ONCE
@@ -63,6 +64,7 @@ def _runs(steps: Iterable[int], regions: Mapping[int, Region]) -> list[Run]:
 class Executable:
     """One plan, ready to run on ``threads`` threads; safe to run from many threads at once."""
 
+    @uncollected()
     def __init__(self, plan: ExecutionPlan, weights: Weights, regions: Regions, threads: int) -> None:
         self.plan = plan
         self.threads = threads

@@ -13,6 +13,7 @@ import numpy as np
 
 from tenonnx._native import default_threads
 from tenonnx.cache import Cache, CacheSpec, Extent, PagedCache, address, extent, owned, planned_bytes
+from tenonnx.collection import uncollected
 from tenonnx.errors import ConcurrentUseError, ImmutableStorageError, UnsupportedError
 from tenonnx.plan.fusion import chosen
 from tenonnx.runtime.binding import Call, InputSpec, bind_dims, output_arrays, split_cache
@@ -51,6 +52,7 @@ class Session:
     breaks the storage contract, ``UnsupportedError`` when an option or operator has no way to run.
     """
 
+    @uncollected()
     def __init__(
         self,
         model: str | os.PathLike[str] | Any,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from bisect import bisect_left, insort
+from bisect import bisect_left
 from collections.abc import Iterable, Mapping
 from itertools import accumulate
 from typing import Any
@@ -37,7 +37,7 @@ class Weights:
         self._decode = Decoder(planner.model, root, threads)
         self._arrays: dict[WeightKey, np.ndarray] = {}
         self._made: WeakValueDictionary[WeightKey, np.ndarray] = WeakValueDictionary()  # alive while a plan has them
-        self._in_order: list[Extent] = []  # of the arrays, by address
+        self._in_order: list[Extent] = []  # of the arrays, by address; empty where they are to be sorted
         self._furthest: list[int] = []  # the largest end among the extents up to each
         self._lock = threading.Lock()
         self._sizes: dict[int, int] = {}
@@ -63,8 +63,7 @@ class Weights:
                 made = self._make(key)
                 made.flags.writeable = False
                 self._arrays[key] = made
-                insort(self._in_order, extent(key.name, made), key=_begin)
-                self._furthest = list(accumulate((part.end for part in self._in_order), max))
+                self._in_order = []
             return self._arrays[key]
 
     def made(self, keys: Iterable[WeightKey]) -> dict[WeightKey, np.ndarray]:
@@ -88,26 +87,30 @@ class Weights:
             packed = {WeightKey(name, want.layout.name) for name, want in self._wanted.items()}
             for key in set(keys) - packed:
                 self._arrays.pop(key, None)
-            self._place()
+            self._in_order = []
 
-    def _place(self) -> None:
-        self._in_order = sorted((extent(key.name, array) for key, array in self._arrays.items()), key=_begin)
-        self._furthest = list(accumulate((part.end for part in self._in_order), max))
+    def _placed(self) -> list[Extent]:
+        """The arrays' extents by address, sorted again after one has come or gone."""
+        if len(self._in_order) != len(self._arrays):
+            self._in_order = sorted((extent(key.name, array) for key, array in self._arrays.items()), key=_begin)
+            self._furthest = list(accumulate((part.end for part in self._in_order), max))
+        return self._in_order
 
     @property
     def nbytes(self) -> int:
         """Bytes that they take as kernels read them."""
         with self._lock:
             made = sum(array.nbytes for array in self._made.values())
-        return made + sum(part.end - part.begin for part in self._in_order)
+        return made + sum(part.end - part.begin for part in self._placed())
 
     def overlapping(self, other: Extent) -> Extent | None:
         """A fixed value, which no run may write, that shares bytes with ``other``; None where there is none."""
         with self._lock:
-            count = bisect_left(self._in_order, other.end, key=_begin)
+            in_order = self._placed()
+            count = bisect_left(in_order, other.end, key=_begin)
             if count == 0 or self._furthest[count - 1] <= other.begin:
                 return None
-            return next((part for part in self._in_order[:count] if part.overlaps(other)), None)
+            return next((part for part in in_order[:count] if part.overlaps(other)), None)
 
     def _make(self, key: WeightKey) -> np.ndarray:
         scope = self._planner.index.main

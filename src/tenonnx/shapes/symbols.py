@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, cast
 
 from tenonnx import dtypes
 
@@ -20,9 +20,9 @@ class SymTensor:
     @property
     def shape(self) -> tuple[int, ...] | None:
         """The dimensions when every one is a number, else None."""
-        if self.dims is None or not all(isinstance(dim, int) for dim in self.dims):
+        if self.dims is None or not {*map(type, self.dims)} <= {int}:
             return None
-        return tuple(dim for dim in self.dims if isinstance(dim, int))
+        return cast("tuple[int, ...]", self.dims)
 
     def __str__(self) -> str:
         known = dtypes.BY_NUMBER.get(self.elem_type)
@@ -93,10 +93,12 @@ def plain_pages(symbol: Symbol | None) -> str | None:
 
 def dims_of(shape: Any) -> tuple[Dim, ...]:
     """The dimensions of a TensorShapeProto."""
-    return tuple(
-        dim.dim_value if dim.HasField("dim_value") else (dim.dim_param or None) if dim.HasField("dim_param") else None
-        for dim in shape.dim
-    )
+    return tuple([_dim(dim) for dim in shape.dim])
+
+
+def _dim(dim: Any) -> Dim:
+    kind = dim.WhichOneof("value")
+    return dim.dim_value if kind == "dim_value" else dim.dim_param or None if kind == "dim_param" else None
 
 
 def symbol_of(type_proto: Any) -> Symbol | None:
