@@ -160,13 +160,14 @@ StepSpec step_of(nb::handle row, Isa isa) {
   return step;
 }
 
-Program* make_program(nb::list values, nb::list steps, int64_t arena_bytes, std::vector<int64_t> slot_bytes, const std::string& isa) {
+Program* make_program(nb::list values, nb::list steps, int64_t arena_bytes, std::vector<int64_t> slot_bytes, const std::string& isa,
+                      Arenas* arenas) {
   if (arena_bytes < 0) throw nb::value_error("a negative arena");
   std::vector<ValueSpec> value_specs;
   std::vector<StepSpec> step_specs;
   for (nb::handle row : values) value_specs.push_back(value_of(row));
   for (nb::handle row : steps) step_specs.push_back(step_of(row, isa_of(isa)));
-  return new Program(std::move(value_specs), std::move(step_specs), arena_bytes, std::move(slot_bytes));
+  return new Program(std::move(value_specs), std::move(step_specs), arena_bytes, std::move(slot_bytes), arenas);
 }
 
 template <typename T>
@@ -248,8 +249,11 @@ NB_MODULE(_native, m) {
       .def("array", [](Buffer& b) { return nb::ndarray<nb::numpy, uint8_t, nb::ndim<1>>(b.data(), {b.size()}, nb::find(b)); },
            "UINT8[nbytes] over the memory, which it keeps alive.");
 
+  nb::class_<Arenas>(m, "Arenas", "Idle arenas that programs lend each other.").def(nb::init<>());
+
   nb::class_<Program>(m, "Program", "A plan's table of values and steps, checked once, replayed for every run.")
-      .def(nb::new_(&make_program), nb::arg("values"), nb::arg("steps"), nb::arg("arena_bytes"), nb::arg("slot_bytes"), nb::arg("isa") = "")
+      .def(nb::new_(&make_program), nb::arg("values"), nb::arg("steps"), nb::arg("arena_bytes"), nb::arg("slot_bytes"), nb::arg("isa") = "",
+           nb::arg("arenas") = nb::none(), nb::keep_alive<0, 7>(), "Runs borrow their arena from `arenas`, or the program has its own.")
       .def("lease", [](Program& program) { return new Lease(program); }, nb::keep_alive<0, 1>(), nb::rv_policy::take_ownership);
 
   nb::class_<Lease>(m, "Lease")

@@ -25,8 +25,10 @@ int64_t extent(const Tensor& t) {
 
 }  // namespace
 
-Program::Program(std::vector<ValueSpec> values, std::vector<StepSpec> steps, int64_t arena_bytes, std::vector<int64_t> slot_bytes)
-    : values_(std::move(values)), steps_(std::move(steps)), arena_bytes_(arena_bytes), slot_bytes_(std::move(slot_bytes)) {
+Program::Program(std::vector<ValueSpec> values, std::vector<StepSpec> steps, int64_t arena_bytes, std::vector<int64_t> slot_bytes,
+                 Arenas* arenas)
+    : values_(std::move(values)), steps_(std::move(steps)), arena_bytes_(arena_bytes), slot_bytes_(std::move(slot_bytes)),
+      own_(arenas == nullptr ? std::make_unique<Arenas>() : nullptr), arenas_(arenas == nullptr ? own_.get() : arenas) {
   check_values();
   size_t tensors = 0;
   for (const StepSpec& step : steps_) {
@@ -78,17 +80,28 @@ void Program::check_step(size_t index) const {
 }
 
 std::unique_ptr<Run> Program::acquire() {
-  {
-    std::lock_guard<std::mutex> lock(mutex_);
-    if (!idle_.empty()) {
-      std::unique_ptr<Run> run = std::move(idle_.back());
-      idle_.pop_back();
-      return run;
-    }
+  std::unique_ptr<Run> run = idle();
+  if (run == nullptr) run = fresh();
+  const std::byte* before = run->arena_begin_;
+  run->arena_ = arenas_->take(size_t(arena_bytes_));
+  run->arena_begin_ = run->arena_.data();
+  if (run->arena_begin_ != before) run->slots_.clear();  // all addresses are found anew
+  return run;
+}
+
+std::unique_ptr<Run> Program::idle() {
+  std::lock_guard<std::mutex> lock(mutex_);
+  if (idle_.empty()) {
     idle_.reserve(++runs_);  // so that release() never has to allocate
+    return nullptr;
   }
+  std::unique_ptr<Run> run = std::move(idle_.back());
+  idle_.pop_back();
+  return run;
+}
+
+std::unique_ptr<Run> Program::fresh() const {
   auto run = std::make_unique<Run>();
-  run->arena_ = Buffer(size_t(arena_bytes_), Purpose::arena);
   run->addresses_.resize(values_.size());
   run->counts_.resize(steps_.size());
   for (const StepSpec& step : steps_) {
@@ -99,6 +112,7 @@ std::unique_ptr<Run> Program::acquire() {
 }
 
 void Program::release(std::unique_ptr<Run> run) {
+  arenas_->give(std::move(run->arena_));
   std::lock_guard<std::mutex> lock(mutex_);
   idle_.push_back(std::move(run));
 }

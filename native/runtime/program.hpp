@@ -10,6 +10,7 @@
 #include "core/isa.hpp"
 #include "core/kernel.hpp"
 #include "core/ledger.hpp"
+#include "runtime/arenas.hpp"
 
 namespace tenonnx {
 
@@ -39,7 +40,7 @@ struct Failure {
   Fault fault;
 };
 
-// What one run binds: an arena, and every step's arguments resolved to addresses.
+// What one run binds: an arena that is lent to it, and every step's arguments resolved to addresses.
 class Run {
  public:
   std::byte* address(int value) const { return addresses_.at(size_t(value)); }  // std::out_of_range for no value of the plan
@@ -47,7 +48,8 @@ class Run {
 
  private:
   friend class Program;
-  Buffer arena_;
+  Buffer arena_;  // while it is leased
+  const std::byte* arena_begin_ = nullptr;  // where it lay last
   std::vector<std::byte*> slots_, addresses_;
   std::vector<Tensor> tensors_;  // arguments of all steps, in order
   std::vector<int64_t> counts_;
@@ -56,10 +58,12 @@ class Run {
 
 class Program {
  public:
-  // Throws std::invalid_argument naming the step when a table entry does not fit its kernel, the arena or a slot.
-  Program(std::vector<ValueSpec> values, std::vector<StepSpec> steps, int64_t arena_bytes, std::vector<int64_t> slot_bytes);
+  // Throws std::invalid_argument naming the step when a table entry does not fit its kernel, the arena or a slot. Runs
+  // borrow from `arenas`, which outlive the program; null: it has its own.
+  Program(std::vector<ValueSpec> values, std::vector<StepSpec> steps, int64_t arena_bytes, std::vector<int64_t> slot_bytes,
+          Arenas* arenas = nullptr);
 
-  std::unique_ptr<Run> acquire();           // an idle run's arena, or a new one
+  std::unique_ptr<Run> acquire();
   void release(std::unique_ptr<Run> run);
   void bind(Run& run, const std::vector<std::byte*>& slots) const;
   Failure execute(Run& run, int first, int last, int threads) const;
@@ -67,6 +71,8 @@ class Program {
   bool taken(const Run& run, int step) const;  // whether its guards hold; std::out_of_range for no step of the plan
 
  private:
+  std::unique_ptr<Run> idle();  // null where none is
+  std::unique_ptr<Run> fresh() const;
   void check_values() const;
   void check_step(size_t index) const;
   int phase_end(int first, int last) const;
@@ -77,6 +83,8 @@ class Program {
   std::vector<size_t> first_tensor_;  // of each step in Run::tensors_
   int64_t arena_bytes_;
   std::vector<int64_t> slot_bytes_;
+  std::unique_ptr<Arenas> own_;
+  Arenas* arenas_;
   std::mutex mutex_;
   std::vector<std::unique_ptr<Run>> idle_;
   size_t runs_ = 0;

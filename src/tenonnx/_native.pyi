@@ -42,8 +42,17 @@ class Lease:
     def execute(self, first: int, last: int, threads: int) -> tuple[int, int, int, int, int, int] | None: ...
     def close(self) -> None: ...
 
+class Arenas:
+    def __init__(self) -> None: ...
+
 class Program:
     def __init__(
-        self, values: list[tuple], steps: list[tuple], arena_bytes: int, slot_bytes: list[int], isa: str = ""
+        self,
+        values: list[tuple],
+        steps: list[tuple],
+        arena_bytes: int,
+        slot_bytes: list[int],
+        isa: str = "",
+        arenas: Arenas | None = None,
     ) -> None: ...
     def lease(self) -> Lease: ...

@@ -231,6 +231,12 @@ class Builder:
                 self.env[name] = result
                 self._homes[name] = self.guards
 
+    def close(self) -> None:
+        """Let go of the draft: owners and the steps that write them refer to each other, and would wait for the collector."""
+        for step in self.steps:
+            for value in step.outputs:
+                value.owner.writers.clear()
+
     # ---- Values derived from others, made once
 
     def once(self, key: tuple[Any, ...], make: Any) -> Any:

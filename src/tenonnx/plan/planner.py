@@ -132,6 +132,7 @@ class Planner:
         steps = merged(ordered(steps, partial(detach, builder)), results)
         plan = freeze(steps, place(steps), builder.inputs, outputs, builder.writes, builder.page_writes, once)
         verify(plan)
+        builder.close()
         return plan
 
     def _once(

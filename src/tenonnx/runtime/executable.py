@@ -7,7 +7,7 @@ from typing import Any, NamedTuple, NoReturn
 
 import numpy as np
 
-from tenonnx._native import Buffer, Program
+from tenonnx._native import Arenas, Buffer, Program
 from tenonnx.cache import address
 from tenonnx.collection import uncollected
 from tenonnx.errors import AliasError, BindingError, CapacityError, PageError, TenonnxError, UnsupportedError
@@ -65,7 +65,10 @@ class Executable:
     """One plan, ready to run on ``threads`` threads; safe to run from many threads at once."""
 
     @uncollected()
-    def __init__(self, plan: ExecutionPlan, weights: Weights, regions: Regions, threads: int) -> None:
+    def __init__(
+        self, plan: ExecutionPlan, weights: Weights, regions: Regions, threads: int, arenas: Arenas | None = None
+    ) -> None:
+        """Runs borrow their arena from ``arenas``, or share one of their own."""
         self.plan = plan
         self.threads = threads
         self._writes = _rows_written(plan)
@@ -96,7 +99,7 @@ class Executable:
             for step in plan.steps
         ]
         try:
-            self._program = Program(values, steps, plan.peak_bytes, [slot.nbytes for slot in plan.slots])
+            self._program = Program(values, steps, plan.peak_bytes, [slot.nbytes for slot in plan.slots], arenas=arenas)
         except ValueError as error:
             raise UnsupportedError(f"the native executor refuses the plan: {error}") from error
         self._segments = self._split(regions)

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from tenonnx._native import default_threads
+from tenonnx._native import Arenas, default_threads
 from tenonnx.cache import Cache, CacheSpec, Extent, PagedCache, address, extent, owned, planned_bytes
 from tenonnx.collection import uncollected
 from tenonnx.errors import ConcurrentUseError, ImmutableStorageError, UnsupportedError
@@ -84,6 +84,7 @@ class Session:
         self._weights = Weights(prepared.planner, prepared.root, self.threads, formats, prepared.packs)
         self._regions = Regions(prepared.planner.index, self.threads)
         self._specs = self._input_specs()
+        self._arenas = Arenas()
         self._lock = threading.Lock()
         self._executables: OrderedDict[tuple[Any, ...], Executable] = OrderedDict()
         self._dense = DenseInputs(self._planner, self._specs)
@@ -241,7 +242,7 @@ class Session:
         foreign = next((step.label for step in steps if step.kernel is None), None)
         if foreign is not None and self._engine == "native":
             raise UnsupportedError(f'{foreign}: has no native kernel; engine="auto" lets onnxruntime run it')
-        made = Executable(plan, self._weights, self._regions, self.threads)
+        made = Executable(plan, self._weights, self._regions, self.threads, self._arenas)
         with self._lock:
             made = self._executables.setdefault(key, made)
             while len(self._executables) > _PLANS_KEPT:
