@@ -13,6 +13,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from tenonnx import AliasError, CapacityError, ExecutionPlan, ShapeError, UnsupportedError, plan
+from tenonnx.plan.timeline import in_use, tenants
 from tenonnx.plan.verify import verify
 from tests.gguf_files import write_llama
 from tests.graphs import Case, cached_graphs, graphs
@@ -337,6 +338,16 @@ def test_random_graphs_with_caches_have_sound_plans(case: Case) -> None:
     check_arena(found)
     assert found.cache_bytes == sum(case.inputs[name].nbytes for name in case.mutable)
     assert {found.values[root].name for _, root in found.aliases} == {cache for cache, *_ in case.updates}
+
+
+@pytest.mark.parametrize("rows", [1, 4, 5, 17, 100])
+def test_the_arena_of_a_decoder_is_hardly_larger_than_the_most_that_lives_at_once(tmp_path: Path, rows: int) -> None:
+    from tenonnx import convert
+
+    model, _ = convert.from_gguf(write_llama(tmp_path / "llama.gguf", layers=3, hidden=256, ffn=512))
+    found = plan(model, {"batch": 1, "n": rows, "k": 1, "max_length": 128})
+    held = [tenant for tenant in tenants(found) if found.values[tenant.value].storage.value != "workspace"]
+    assert 0 < max(in_use(held, len(found.steps))) <= found.arena_bytes <= 1.05 * max(in_use(held, len(found.steps)))
 
 
 def _symbols(case: Case) -> list[list[tuple[str, int]]]:
