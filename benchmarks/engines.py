@@ -77,9 +77,11 @@ class Engine(ABC):
 
 class Tenonnx(Engine):
     def __init__(self, path: str, threads: int, context: int) -> None:
-        from tenonnx import Session, convert
+        from tenonnx import Session
 
         if path.endswith(".gguf"):
+            from tenonnx import convert
+
             model, folder = convert.from_gguf(path)
             self.session = Session(model, threads=threads, data_root=folder)
         else:

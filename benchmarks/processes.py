@@ -15,7 +15,7 @@ from engines import KINDS
 
 _IMPORTS = {
     "tenonnx-text": ["tenonnx.runtime", "tenonnx.convert", "tenonnx.text.generation"],
-    "tenonnx": ["tenonnx.runtime", "tenonnx.convert"],
+    "tenonnx": ["tenonnx.runtime"],
     "llama.cpp": ["llama_cpp"],
     "genai": ["onnxruntime_genai"],
     "onnxruntime": ["onnxruntime"],

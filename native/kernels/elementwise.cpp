@@ -170,10 +170,6 @@ void swish_mul_rows(const float* gate, const float* up, float* y, int64_t n, flo
   map(y, n, [alpha = splat(alpha)](Vec g, Vec u) { return swish(g, alpha) * u; }, gate, up);
 }
 
-void add_rows(const float* addend, const float* sums, float* y, int64_t n) {
-  map(y, n, [](Vec a, Vec b) { return a + b; }, addend, sums);
-}
-
 KernelTable elementwise_table() { return {kernels, int(sizeof kernels / sizeof kernels[0])}; }
 
 }  // namespace tenonnx::TENONNX_ISA_NS

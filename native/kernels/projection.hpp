@@ -8,15 +8,16 @@
 // One task is one strip of rows of one weight (of both, where gated) times one chunk of tokens; consecutive tasks share the
 // chunk, which stays in the second-level cache while the weights pass by.
 #pragma once
+#include <cstring>
+
 #include "kernels/matrix_checks.hpp"
 
 namespace tenonnx::TENONNX_ISA_NS {
 
 constexpr int kChunk = 64;  // tokens of a task
-constexpr int kPiece = 16;  // tokens whose sums wait on the stack for what is made of them: a whole number of tiles
+constexpr int kPiece = 32;  // tokens whose sums wait on the stack for what is made of them: a whole number of tiles
 
-// Each compiled once, for all layouts: the bits are those of the steps add and swish_mul.
-void add_rows(const float* addend, const float* sums, float* y, int64_t n);
+// Compiled once, for all layouts: the bits are those of the step swish_mul.
 void swish_mul_rows(const float* gate, const float* up, float* y, int64_t n, float alpha);
 
 struct Projection {
@@ -87,12 +88,17 @@ void run_projection(const Args& a, int arguments, int64_t begin, int64_t end, Mu
       const int64_t tokens = last - t < kPiece ? last - t : kPiece;
       float sums[kPiece * StripRows], others[kPiece * StripRows];
       multiply(a.in[1 + w], row, rows, t, tokens, sums, int64_t(StripRows));
-      if (p.gated()) multiply(a.in[2], row, rows, t, tokens, others, int64_t(StripRows));
+      if (p.gated()) {
+        multiply(a.in[2], row, rows, t, tokens, others, int64_t(StripRows));
+        for (int64_t i = 0; i < tokens && exist < StripRows; ++i)  // columns that do not exist are not there to be gated
+          std::memset(sums + i * StripRows + exist, 0, size_t(StripRows - exist) * sizeof(float));
+        swish_mul_rows(sums, others, sums, tokens * StripRows, float(a.floats[0]));
+      }
       for (int64_t i = 0; i < tokens; ++i) {
+        const float* from = addend != nullptr ? addend->as<const float>() + (t + i) * addend->strides[0] + row : nullptr;
         const float* mine = sums + i * StripRows;
         float* to = out + (t + i) * y.strides[0];
-        if (p.gated()) swish_mul_rows(mine, others + i * StripRows, to, exist, float(a.floats[0]));
-        else add_rows(addend->as<const float>() + (t + i) * addend->strides[0] + row, mine, to, exist);
+        for (int64_t r = 0; r < exist; ++r) to[r] = from != nullptr ? from[r] + mine[r] : mine[r];
       }
     }
   }
