@@ -7,7 +7,7 @@ import pytest
 from typer.testing import CliRunner
 
 from tenonnx import cli, text
-from tenonnx.errors import TenonnxError
+from tenonnx.errors import OptionError, PayloadError, TenonnxError
 
 PROMPT = "The capital of France is"
 
@@ -51,6 +51,37 @@ def test_a_conversation_over_one_cache_sees_what_a_fresh_one_sees(model):
     continued = talk.context.run(tokens[kept:]).copy()
     fresh = text.generation.Context(model, 200).run(tokens)
     assert kl(fresh, continued) <= 6e-3
+
+
+@pytest.mark.parametrize("paged", [False, True])
+def test_a_saved_conversation_goes_on_in_another_process_without_its_prompt(gguf, tmp_path, paged):
+    first = text.Conversation(text.load_model(gguf, paged=paged), system="Be brief.", context=200, temperature=0)
+    "".join(first.reply("My name is Ada.", max_tokens=8))
+    first.save(tmp_path / "talk")
+    other = text.Conversation(text.load_model(gguf, paged=paged), context=150, temperature=0)
+    other.load(tmp_path / "talk")
+    assert other.messages == first.messages and other.context.tokens == first.context.tokens
+    answers = [talk.reply("What is my name?", max_tokens=8) for talk in (first, other)]
+    assert len({"".join(answer) for answer in answers}) == 1
+    other.reset()
+    assert other.messages == [{"role": "system", "content": "Be brief."}]
+
+
+def test_a_cache_without_its_conversation_is_refused_and_nothing_is_lost(model, tmp_path):
+    talk = text.Conversation(model, context=200, temperature=0)
+    "".join(talk.reply("Hello.", max_tokens=4))
+    held = talk.messages, talk.context.tokens
+    talk.context.cache.save(tmp_path / "plain")
+    talk.context.cache.save(tmp_path / "strange", {"messages": [], "opening": 0, "tokens": ["a"]})
+    talk.context.cache.save(tmp_path / "few", {"messages": [], "opening": 0, "tokens": [1]})
+    for name in ("plain", "strange"):
+        with pytest.raises(PayloadError, match="holds a cache, but"):
+            talk.load(tmp_path / name)
+        assert (talk.messages, talk.context.tokens) == held
+    with pytest.raises(OptionError, match="is not JSON"):
+        talk.context.cache.save(tmp_path / "plain", {1, 2})
+    talk.load(tmp_path / "few")  # tokens that the file does not name run again
+    assert "".join(talk.reply("Hello.", max_tokens=4))
 
 
 def test_the_end_of_an_answer_is_seen(model):

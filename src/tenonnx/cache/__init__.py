@@ -6,6 +6,7 @@ from tenonnx.cache.paged import PagedCache
 from tenonnx.cache.pages import Page, PageSpec, PageTable
 from tenonnx.cache.policy import Aged, Budget, Policy, Uniform, parse_policy
 from tenonnx.cache.pool import PagePool
+from tenonnx.cache.saved import saved_note
 
 __all__ = [
     "Aged",
@@ -26,5 +27,6 @@ __all__ = [
     "owned",
     "parse_policy",
     "planned_bytes",
+    "saved_note",
     "writable",
 ]

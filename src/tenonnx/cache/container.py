@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any, BinaryIO, TypeVar
 
-from tenonnx.errors import PayloadError
+from tenonnx.errors import OptionError, PayloadError
 from tenonnx.schema.atomic import replacing
 
 DIGEST = 32
@@ -27,6 +27,15 @@ def digest(*parts: Any) -> bytes:
     for part in parts:
         state.update(part)
     return state.digest()
+
+
+def noted(note: Any) -> dict[str, Any]:
+    """A caller's note as a part of a header, absent without one; ``OptionError`` for one that JSON does not hold."""
+    try:
+        json.dumps(note)
+    except (TypeError, ValueError, RecursionError) as error:
+        raise OptionError(f"note: is not JSON: {error}; give texts, numbers, lists and dicts of them") from error
+    return {} if note is None else {"note": note}
 
 
 def write(path: str | os.PathLike[str], magic: bytes, header: Any, payloads: Iterable[Any]) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping
 from types import MappingProxyType
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -109,13 +109,14 @@ class Cache:
             made._length = self._length
             return made
 
-    def save(self, path: str | os.PathLike[str]) -> None:
+    def save(self, path: str | os.PathLike[str], note: Any = None) -> None:
         """Write the valid rows to a file that ``load`` reads; an existing file is replaced whole or not at all.
 
-        Raises ``PayloadError`` when it cannot be written.
+        ``note``: anything that JSON holds, which ``saved_note(path)`` gives back. Raises ``PayloadError`` when the file
+        cannot be written.
         """
         with owned([], [self.extent]):
-            rows.save(self, path)
+            rows.save(self, path, note)
 
     def load(self, path: str | os.PathLike[str]) -> None:
         """Replace the content by that of a file, which a cache of the same model and any capacity wrote.

@@ -260,12 +260,12 @@ class PagedCache:
 
     # ---- Files
 
-    def save(self, path: Any) -> None:
-        """Write all pages to a file that ``load`` reads; an existing file is replaced whole or not at all."""
+    def save(self, path: Any, note: Any = None) -> None:
+        """Write all pages, and a ``note`` that JSON holds, to a file; an existing one is replaced whole or not at all."""
         from tenonnx.cache.store import save
 
         with self._changing():
-            save(self, path)
+            save(self, path, note)
 
     def load(self, path: Any) -> None:
         """Replace the content by that of a file. ``PayloadError`` for a damaged or unfitting one, this sequence untouched."""

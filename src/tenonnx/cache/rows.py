@@ -33,6 +33,7 @@ class SavedRows(NamedTuple):
     signature: str
     tensors: dict[str, list[Any]]  # name -> element type, axis, dims with None along the axis
     digests: list[bytes]
+    note: Any = None  # what was saved beside the rows
 
     def elem_type(self, name: str) -> int:
         """ONNX element type of one tensor."""
@@ -77,7 +78,7 @@ def copy(source: Cache, target: Cache, length: int) -> None:
             theirs[...] = mine
 
 
-def save(cache: Cache, path: str | os.PathLike[str]) -> None:
+def save(cache: Cache, path: str | os.PathLike[str], note: Any = None) -> None:
     """Write the valid rows; each is read twice, for its digest and for the file, and nothing is copied."""
     tensors = _signature(cache.specs)
     parts = {name: list(_parts(cache.arrays[name], spec.axis, cache.length)) for name, spec in cache.specs.items()}
@@ -86,6 +87,7 @@ def save(cache: Cache, path: str | os.PathLike[str]) -> None:
         "signature": _digest(tensors),
         "tensors": tensors,
         "digests": [container.digest(*mine).hex() for mine in parts.values()],
+        **container.noted(note),
     }
     container.write(path, _MAGIC, header, (part.data for mine in parts.values() for part in mine))
 
@@ -170,4 +172,4 @@ def _parsed(header: Any) -> SavedRows:
         grows = len(fixed) + 1 == len(dims) and dims[axis] is None
         if elem_type not in dtypes.BY_NUMBER or not grows or not all(isinstance(dim, int) and dim >= 0 for dim in fixed):
             raise ValueError(f"tensor {name!r} of element type {elem_type}, axis {axis} and dims {dims}")
-    return SavedRows(length, signature, tensors, digests)
+    return SavedRows(length, signature, tensors, digests, header.get("note"))

@@ -31,13 +31,14 @@ class SavedPages:
     tokens: int
     tables: dict[str, tuple[int, tuple[int, ...]]]  # name -> element type, dims of a page
     pages: list[dict[str, tuple[str, int, bytes]]]  # name -> format, bytes, digest
+    note: Any = None  # what was saved beside the pages
 
     @property
     def nbytes(self) -> int:
         return sum(nbytes for page in self.pages for _, nbytes, _ in page.values())
 
 
-def save(cache: PagedCache, path: str | os.PathLike[str]) -> None:
+def save(cache: PagedCache, path: str | os.PathLike[str], note: Any = None) -> None:
     """Write a cache's pages; each is read once, and nothing is copied."""
     tables = cache.pool.tables
     pages = [[table[page] for table in tables.values()] for page in cache.pages]
@@ -46,6 +47,7 @@ def save(cache: PagedCache, path: str | os.PathLike[str]) -> None:
         "tokens": cache.pool.tokens,
         "tables": {name: [table.spec.elem_type, *table.spec.dims] for name, table in tables.items()},
         "pages": [[[family(page.format), page.nbytes, container.digest(page.data).hex()] for page in row] for row in pages],
+        **container.noted(note),
     }
     container.write(path, _MAGIC, header, (page.data.data for row in pages for page in row))
 
@@ -119,4 +121,4 @@ def _parsed(header: Any) -> SavedPages:
         raise ValueError("a page has a negative number of bytes")
     if tokens < 1 or not 0 <= length <= tokens * len(pages) or len(pages) > -(-length // tokens):
         raise ValueError(f"{length} tokens in {len(pages)} pages of {tokens}")
-    return SavedPages(length, tokens, tables, pages)
+    return SavedPages(length, tokens, tables, pages, header.get("note"))

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 from typing import Unpack
 
+from tenonnx.cache import saved_note
+from tenonnx.errors import PayloadError
 from tenonnx.text.generation import Context, TextStream
 from tenonnx.text.loading import TextModel
 from tenonnx.text.sampling import Sampling, SamplingOptions
@@ -48,6 +51,26 @@ class Conversation:
         answer = TextStream(self._model, self.context, tokens, max_tokens=max_tokens, stop=stop, sampling=self._sampling)
         self._messages, self._answer = asked, answer
         return answer
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Write the messages and their caches to one file that ``load`` reads; it is replaced whole or not at all."""
+        self._settle()
+        self.context.save(path, {"messages": self._messages, "opening": self._opening})
+
+    def load(self, path: str | os.PathLike[str]) -> None:
+        """Go on with the conversation of a file, from a conversation with the same model; what is cached is not run again.
+
+        Raises ``PayloadError`` for a file that is damaged or holds no conversation; this one is as it was then.
+        """
+        note = saved_note(path)
+        try:
+            messages = [{"role": str(each["role"]), "content": str(each["content"])} for each in note["messages"]]
+            opening = int(note["opening"])
+        except (KeyError, TypeError, ValueError) as error:
+            raise PayloadError(f"{path}: holds a cache, but no conversation; save one with Conversation.save") from error
+        self._settle()
+        self.context.load(path)
+        self._messages, self._opening = messages, opening
 
     def reset(self) -> None:
         """Forget everything but the system message."""

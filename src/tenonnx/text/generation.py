@@ -5,14 +5,14 @@ from __future__ import annotations
 import dataclasses
 import os
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, Unpack
 
 import numpy as np
 
-from tenonnx.cache import PagedCache, Policy
-from tenonnx.errors import CapacityError, OptionError
+from tenonnx.cache import PagedCache, Policy, saved_note
+from tenonnx.errors import CapacityError, OptionError, PayloadError
 from tenonnx.text.decoding import StopStrings, StreamDecoder
 from tenonnx.text.loading import TextModel, load_model
 from tenonnx.text.sampling import PENALTY_WINDOW, Sampler, Sampling, SamplingOptions
@@ -82,10 +82,27 @@ class Context:
 
         The last token is never kept: it has to run for the logits after it.
         """
-        limit = min(self.cache.length, len(tokens) - 1)
+        limit = min(self.cache.length, len(self._tokens), len(tokens) - 1)
         kept = next((i for i in range(limit) if self._tokens[i] != tokens[i]), limit)
         self.cache.truncate(kept)
         return kept
+
+    def save(self, path: str | os.PathLike[str], note: Mapping[str, Any]) -> None:
+        """Write the caches to a file, and beside them their tokens and what JSON holds of ``note``."""
+        self.cache.save(path, {**note, "tokens": self.tokens})
+
+    def load(self, path: str | os.PathLike[str]) -> dict[str, Any]:
+        """Replace the caches' content by that of a file of ``save``, and return its note.
+
+        Raises ``PayloadError`` for another file, or one with more tokens than fit; the caches are as they were then.
+        """
+        note = saved_note(path)
+        tokens = note.get("tokens") if isinstance(note, dict) else None
+        if not isinstance(tokens, list) or not all(type(token) is int for token in tokens):
+            raise PayloadError(f"{path}: holds a cache, but not the tokens that it is of; save it with Conversation.save")
+        self.cache.load(path)
+        self._tokens = tokens
+        return note
 
     def run(self, tokens: Sequence[int]) -> np.ndarray:
         """Append ``tokens`` and return FLOAT[vocab], the logits after the last one, valid until the next run.
