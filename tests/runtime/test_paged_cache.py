@@ -346,10 +346,27 @@ def test_a_budget_keeps_the_whole_cache_under_its_bytes_and_refuses_when_it_cann
     assert cache.length == length and np.array_equal(held(cache, "k"), content)
 
 
+@pytest.mark.parametrize("pages", [6, 10])
+def test_a_budget_holds_within_one_run_of_many_pages(session, pages):
+    probe = new_cache(session)
+    append(session, probe, 1)
+    cache = new_cache(session, Budget(4 * probe.nbytes))
+    append(session, cache, pages * TOKENS)
+    assert len(cache.pages) == pages and cache.nbytes <= 4 * probe.nbytes
+    assert [page["k"] for page in cache.page_formats()][-1] == "F16"
+    with pytest.raises(errors.CapacityError, match="give a larger budget"):
+        append(session, cache, 100 * TOKENS)
+    assert len(cache.pages) == pages
+
+
 def test_policies_are_parsed_from_what_a_command_line_gives():
     assert parse_policy("int8_page").new_format() == "INT8_PAGE"
     assert isinstance(parse_policy("aged"), Aged)
     assert parse_policy("budget:64MiB").bytes == 64 * 2**20
+    with pytest.raises(errors.OptionError, match="budget:64MiB"):
+        parse_policy("budget")
+    with pytest.raises(errors.OptionError, match="policy 'INT8' is no format of pages; choose one of .*INT8_PAGE"):
+        parse_policy("INT8")
     for text in ("budget:", "budget:-1", "budget:3x", "no.such.module:thing", "tenonnx.cache:nothing"):
         with pytest.raises(errors.OptionError):
             parse_policy(text)

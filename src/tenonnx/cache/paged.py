@@ -18,7 +18,7 @@ from tenonnx.cache.pages import PageSpec, PageTable
 from tenonnx.cache.policy import PageState, Policy, Uniform, as_policy
 from tenonnx.cache.pool import PagePool
 from tenonnx.errors import CapacityError, ConcurrentUseError, PageError
-from tenonnx.structs.formats_pages import family
+from tenonnx.structs.formats_pages import family, token_writable
 
 _SMALLEST_ROW = 16  # ids of a page table as a run binds it, doubled as needed: plans are made per size
 
@@ -199,29 +199,32 @@ class PagedCache:
                 )
 
     def _append_pages(self, count: int) -> None:
-        """New pages, once the policy has stepped old ones down to make room for them."""
+        """New pages, once the policy has stepped old ones down to make room; of many, it may want the older in less as well."""
         if count <= 0:
             return
-        names: dict[str, str] = {}
+        formats: list[dict[str, str]] = [{} for _ in range(count)]
         for policy, tables in self._groups:
-            fresh = policy.new_format()
-            self._settle(policy, tables, [PageState(fresh, 0)] * count)
+            wanted = self._settle(policy, tables, count)
             for name, table in self.pool.tables.items():
                 if any(table is mine for mine in tables):
-                    names[name] = fresh
-        for _ in range(count):
-            self._ids.append(self.pool.create(names))
+                    for page, format in zip(formats, wanted, strict=True):
+                        page[name] = format
+        for page in formats:
+            self._ids.append(self.pool.create(page))
 
-    def _settle(self, policy: Policy, tables: list[PageTable], fresh: list[PageState]) -> None:
-        tokens = self.pool.tokens
-        total = len(self._ids) + len(fresh)
+    def _settle(self, policy: Policy, tables: list[PageTable], count: int) -> list[str]:
+        """Bring the pages into the formats that the policy wants; those of ``count`` new pages."""
+        new, tokens, total = policy.new_format(), self.pool.tokens, len(self._ids) + count
         held = [family(tables[0][page].format) for page in self._ids]
-        states = [PageState(name, (total - 1 - number) * tokens) for number, name in enumerate(held)] + fresh
+        states = [PageState(name, (total - 1 - number) * tokens) for number, name in enumerate(held)]
+        states += [PageState(new, 0)] * count
         wanted = policy.formats(states, lambda name: sum(table.spec.nbytes(name) for table in tables))
         for page, have, want in zip(self._ids, held, wanted, strict=False):
             if have != want and self.pool.owners(page) == 1:
                 for table in tables:
                     table.requantize(page, want)
+        # A run writes new pages token by token.
+        return [want if token_writable(tables[0].admitted(want)) else new for want in wanted[len(held) :]]
 
     def _bound(self, first: int, rows: int) -> Step:
         end = -(-(self._length + rows) // self.pool.tokens)

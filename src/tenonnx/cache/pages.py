@@ -75,7 +75,7 @@ class Page:
     @property
     def token_writable(self) -> bool:
         """Whether single tokens can be written: no block spans several, and the format has an encoder."""
-        return token_writable(self.format) and self.format.quantize is not None
+        return token_writable(self.format)
 
     def decode(self) -> np.ndarray:
         """FLOAT of the page's dims."""

@@ -7,6 +7,8 @@ from itertools import pairwise
 from typing import Any, NamedTuple, Protocol
 
 from tenonnx.errors import CapacityError, CheckError, OptionError
+from tenonnx.structs.catalogue import catalogue
+from tenonnx.structs.formats_pages import PAGE_FORMATS
 from tenonnx.structs.resolve import imported
 
 LADDER = ("F16", "INT8_PAGE", "INT4_PAGE", "INT2_PAGE")
@@ -118,7 +120,7 @@ def _bytes(text: str) -> int:
     digits = text.rstrip("bBiIkKmMgG")
     unit = _UNITS.get(text[len(digits) :].upper())
     if unit is None or not digits.isascii() or not digits.isdecimal():
-        raise OptionError(f"{text!r} is no size; write bytes such as 64MiB")
+        raise OptionError(f"budget:{text}: {text!r} is no size; write bytes such as budget:64MiB")
     return int(digits) * unit
 
 
@@ -135,7 +137,10 @@ def parse_policy(text: str) -> Policy:
         except CheckError as error:
             raise OptionError(f"policy {error}; name an object with new_format and formats") from error
         return _checked(found, f"policy {text}")
-    return Uniform(text.upper())
+    name = text.upper()
+    if name not in PAGE_FORMATS and name not in catalogue:
+        raise OptionError(f"policy {text!r} is no format of pages; choose one of {', '.join(PAGE_FORMATS)}, aged or budget:64MiB")
+    return Uniform(name)
 
 
 def as_policy(given: Any) -> Policy:

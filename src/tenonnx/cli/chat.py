@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from tenonnx.cli.common import (
+    Kv,
     MinP,
     Model,
     RepeatPenalty,
@@ -50,16 +51,20 @@ def chat(
     context: Annotated[
         int | None, typer.Option(min=1, help="Tokens that the caches hold.", show_default="the model's, at most 4096")
     ] = None,
+    kv: Kv = None,
 ) -> None:
     """Talk with a model over one cache. /reset starts anew, /exit or Ctrl-D ends; Ctrl-C stops the current answer."""
+    from tenonnx.cache import parse_policy
     from tenonnx.text import Conversation, load_model
 
+    policy = parse_policy(kv) if kv else None
     with progress_bar(model) as progress:
-        loaded = load_model(model, threads=threads or "auto", progress=progress)
+        loaded = load_model(model, threads=threads or "auto", paged=policy is not None, progress=progress)
     conversation = Conversation(
         loaded,
         system=system,
         context=context,
+        kv=policy,
         temperature=temperature,
         top_k=top_k,
         top_p=top_p,

@@ -102,5 +102,5 @@ def family(format: Format) -> str:
 
 
 def token_writable(format: Format) -> bool:
-    """Whether one row (one token of one head) can be written by itself: no block spans several rows."""
-    return all(size == 1 for size in format.block_shape[:-1])
+    """Whether one row (one token of one head) can be written by itself: no block spans several rows, and values are encoded."""
+    return all(size == 1 for size in format.block_shape[:-1]) and format.quantize is not None

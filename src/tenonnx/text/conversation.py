@@ -6,7 +6,7 @@ import os
 from collections.abc import Sequence
 from typing import Unpack
 
-from tenonnx.cache import saved_note
+from tenonnx.cache import Policy, saved_note
 from tenonnx.errors import PayloadError
 from tenonnx.text.generation import Context, TextStream
 from tenonnx.text.loading import TextModel
@@ -23,9 +23,15 @@ class Conversation:
     """
 
     def __init__(
-        self, model: TextModel, *, system: str | None = None, context: int | None = None, **sampling: Unpack[SamplingOptions]
+        self,
+        model: TextModel,
+        *,
+        system: str | None = None,
+        context: int | None = None,
+        kv: Policy | str | None = None,
+        **sampling: Unpack[SamplingOptions],
     ) -> None:
-        """context: tokens in all, by default what the model was trained for, at most 4096.
+        """context: tokens in all, by default what the model was trained for, at most 4096. kv: the policy of caches in pages.
 
         ``UnsupportedError`` when the model has no chat template, ``CapacityError`` when the caches cannot be that large.
         """
@@ -35,7 +41,7 @@ class Conversation:
         self._opening = len(self._messages)
         self._answer: TextStream | None = None
         longest = model.context_length or DEFAULT_CONTEXT
-        self.context = Context(model, min(longest, DEFAULT_CONTEXT) if context is None else context)
+        self.context = Context(model, min(longest, DEFAULT_CONTEXT) if context is None else context, kv)
 
     @property
     def messages(self) -> list[dict[str, str]]:

@@ -47,7 +47,7 @@ class Generation:
 class Context:
     """The caches of one text, and the tokens whose keys and values they hold."""
 
-    def __init__(self, model: TextModel, capacity: int, policy: Policy | None = None) -> None:
+    def __init__(self, model: TextModel, capacity: int, policy: Policy | str | None = None) -> None:
         """Caches for ``capacity`` tokens, allocated now or, in pages whose formats ``policy`` chooses, as tokens come.
 
         Raises ``CapacityError`` when the model or the memory does not admit as many.
@@ -239,7 +239,7 @@ def stream(
     stop: Sequence[str] = (),
     context: int | None = None,
     threads: int | Literal["auto"] = "auto",
-    kv: Policy | None = None,
+    kv: Policy | str | None = None,
     **sampling: Unpack[SamplingOptions],
 ) -> TextStream:
     """Continue ``prompt``; iterate over the result for the text as it is made.

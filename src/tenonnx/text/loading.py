@@ -152,8 +152,8 @@ def load_model(
     missing = [value for value in names.inputs if value not in found]
     if missing:
         raise UnsupportedError(
-            f"{name}: has no input {', '.join(missing)}; text needs the inputs {', '.join(names.inputs)} and caches, as "
-            "`tenonnx convert` makes them from a GGUF, an onnxruntime-genai folder or an export"
+            f"{name}: has no input {', '.join(missing)}, which text needs beside caches that the model declares; "
+            f"convert it first: tenonnx convert {name} OUT.onnx"
         )
     longest = context_length(metadata)
     from tenonnx.runtime import Session

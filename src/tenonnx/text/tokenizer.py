@@ -44,7 +44,8 @@ class Tokenizer:
         definition = metadata.get("tenonnx.tokenizer")
         if not definition:
             raise UnsupportedError(
-                "the model carries no tokenizer (metadata tenonnx.tokenizer): text needs one; convert it from a GGUF"
+                "the model carries no tokenizer (metadata tenonnx.tokenizer): text needs one; convert it from a GGUF, or from an "
+                "export with its tokenizer.json beside it"
             )
         return cls(definition, _special_tokens(metadata), metadata.get("tenonnx.chat_template", ""))
 
