@@ -9,6 +9,7 @@ over rounds in which all policies take turns, after ``depth`` tokens are in the 
 from __future__ import annotations
 
 import argparse
+import math
 import pydoc_data.topics
 import statistics
 import time
@@ -64,26 +65,31 @@ def speeds(paged, dense, depth, rounds, tokens):
 
 
 def plot(rows, path):
-    """Bytes against perplexity, both relative to F16, as SVG."""
-    width, height, left, bottom = 640, 400, 70, 50
-    worst = max(row["ratio"] for row in rows if row["ratio"] < 1.5)
-    shown = [row for row in rows if row["ratio"] <= worst]
-    x = lambda share: left + share * (width - left - 20)  # noqa: E731
-    y = lambda ratio: height - bottom - (ratio - 0.995) / (worst - 0.99) * (height - bottom - 30)  # noqa: E731
+    """Bytes relative to F16 against the divergence from F16, on a logarithmic axis, as SVG. Beside F16 itself, which has none."""
+    width, height, left, bottom, top = 640, 420, 70, 50, 30
+    shown = [row for row in rows if row["kl"] > 0]
+    low, high = (math.floor(math.log10(min(row["kl"] for row in shown))), math.ceil(math.log10(max(row["kl"] for row in shown))))
+    x = lambda share: left + share / 0.7 * (width - left - 20)  # noqa: E731
+    y = lambda kl: top + (high - math.log10(kl)) / (high - low) * (height - bottom - top)  # noqa: E731
     parts = [
         f'<svg xmlns="http://www.w3.org/2000/svg" width="{width}" height="{height}" font-family="sans-serif" font-size="12">',
         f'<rect width="{width}" height="{height}" fill="white"/>',
-        f'<path d="M{left} 20V{height - bottom}H{width - 20}" fill="none" stroke="black"/>',
+        f'<path d="M{left} {top}V{height - bottom}H{width - 20}" fill="none" stroke="black"/>',
     ]
-    for share in (0, 0.25, 0.5, 0.75, 1):
-        parts.append(f'<text x="{x(share)}" y="{height - bottom + 18}" text-anchor="middle">{share:g}</text>')
-    for ratio in np.linspace(1, worst, 5):
-        parts.append(f'<text x="{left - 6}" y="{y(ratio) + 4}" text-anchor="end">{ratio:.3f}</text>')
+    for share in np.linspace(0, 0.7, 8):
+        parts.append(f'<text x="{x(share):.0f}" y="{height - bottom + 18}" text-anchor="middle">{share:.1f}</text>')
+    for power in range(low, high + 1):
+        at = y(10**power)
+        parts.append(f'<text x="{left - 6}" y="{at + 4:.0f}" text-anchor="end">{10**power:g}</text>')
+        parts.append(f'<path d="M{left} {at:.0f}H{width - 20}" stroke="#ddd"/>')
     for row in shown:
-        parts.append(f'<circle cx="{x(row["share"])}" cy="{y(row["ratio"])}" r="4" fill="#0b61a4"/>')
-        parts.append(f'<text x="{x(row["share"]) + 7}" y="{y(row["ratio"]) - 6}">{row["name"]}</text>')
-    parts.append(f'<text x="{width / 2}" y="{height - 10}" text-anchor="middle">cache bytes, share of F16</text>')
-    parts.append(f'<text x="{left}" y="14">perplexity, ratio to F16</text></svg>')
+        here = x(row["share"]), y(row["kl"])
+        last = row["share"] == max(each["share"] for each in shown)
+        side, anchor = (8, "start") if last else (-8, "end")
+        parts.append(f'<circle cx="{here[0]:.0f}" cy="{here[1]:.0f}" r="4" fill="#0b61a4"/>')
+        parts.append(f'<text x="{here[0] + side:.0f}" y="{here[1] + 4:.0f}" text-anchor="{anchor}">{row["name"]}</text>')
+    parts.append(f'<text x="{(width + left) / 2:.0f}" y="{height - 10}" text-anchor="middle">cache bytes, share of F16</text>')
+    parts.append(f'<text x="{left}" y="16">KL divergence of the predictions from those over an F16 cache, nats</text></svg>')
     with open(path, "w", encoding="utf-8") as file:
         file.write("\n".join(parts) + "\n")
 
@@ -105,7 +111,7 @@ def main() -> None:
     for name, policy in POLICIES.items():
         found = perplexity(paged, english, policy, tokens=given.tokens)
         share, ratio = found.cache_bytes / found.f16_bytes, found.perplexity / found.f16_perplexity
-        rows.append({"name": name, "share": share, "ratio": ratio})
+        rows.append({"name": name, "share": share, "kl": found.kl})
         speed = f"{1000 / times[name]:.1f}" if times else "-"
         print(f"| {name} | {share:.3f} | {found.perplexity:.4f} | {ratio:.4f} | {found.kl:.5f} | {speed} |", flush=True)
     if times:

@@ -365,7 +365,7 @@ def test_policies_are_parsed_from_what_a_command_line_gives():
     assert parse_policy("budget:64MiB").bytes == 64 * 2**20
     with pytest.raises(errors.OptionError, match="budget:64MiB"):
         parse_policy("budget")
-    with pytest.raises(errors.OptionError, match="policy 'INT8' is no format of pages; choose one of .*INT8_PAGE"):
+    with pytest.raises(errors.OptionError, match=r"policy 'INT8' is no format of pages; choose one of .*INT8_PAGE"):
         parse_policy("INT8")
     for text in ("budget:", "budget:-1", "budget:3x", "no.such.module:thing", "tenonnx.cache:nothing"):
         with pytest.raises(errors.OptionError):
