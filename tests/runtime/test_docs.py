@@ -1,7 +1,9 @@
 """What the documents show is what happens: their Python runs in order, their commands print what stands below them."""
 
+import os
 import re
 import shutil
+import subprocess
 import sys
 from pathlib import Path
 
@@ -11,6 +13,7 @@ from typer.testing import CliRunner
 from tenonnx import cli
 from tenonnx.codecs import table
 from tenonnx.layouts import generic
+from tenonnx.plan import planner
 from tenonnx.structs import catalogue
 
 ROOT = Path(__file__).parents[2]
@@ -21,6 +24,7 @@ def run(document, folder, monkeypatch):
     """Run a document's blocks in ``folder``; the names that they leave. Formats that it adds are known while it runs alone."""
     monkeypatch.setattr(catalogue, "_added", dict(catalogue._added))
     monkeypatch.setattr(generic, "_MAPPINGS", dict(generic._MAPPINGS))
+    monkeypatch.setattr(planner, "_RULES", dict(planner._RULES))
     monkeypatch.chdir(folder)
     monkeypatch.syspath_prepend(str(folder))
     monkeypatch.setenv("COLUMNS", "80")
@@ -95,3 +99,30 @@ def test_the_example_is_the_document_s():
     blocks = FENCE.findall((ROOT / "docs" / "structured-types.md").read_text(encoding="utf-8"))
     shown = {file: body for _, file, body in blocks if file}
     assert shown == {"three_bit.py": (ROOT / "examples" / "three_bit.py").read_text(encoding="utf-8")}
+
+
+@pytest.fixture
+def tree(tmp_path):
+    """A copy of the sources, with what the tutorial for kernels changes in them."""
+    for part in ("native", "proto", "src", "tests", "CMakeLists.txt", "pyproject.toml", "README.md", "LICENSE"):
+        copy = shutil.copytree if (ROOT / part).is_dir() else shutil.copy
+        copy(ROOT / part, tmp_path / part, **({"ignore": shutil.ignore_patterns("*.so")} if copy is shutil.copytree else {}))
+    text = (ROOT / "docs" / "tutorials" / "build.md").read_text(encoding="utf-8")
+    changes = "".join(re.findall(r"^```diff\n(.*?)^```$", text, re.DOTALL | re.MULTILINE))
+    ran = subprocess.run(["git", "apply", "-v"], cwd=tmp_path, input=changes, capture_output=True, text=True)
+    assert ran.returncode == 0, f"{ran.stderr}: the tutorial no longer fits the tree; make its diffs again"
+    return tmp_path
+
+
+def test_the_changes_of_the_tutorial_fit_the_tree(tree):
+    assert "log_softmax" in (tree / "native" / "kernels" / "normalize.cpp").read_text(encoding="utf-8")
+
+
+@pytest.mark.slow
+def test_the_kernel_of_the_tutorial_builds_and_passes_its_tests(tree):
+    site = tree / "site"
+    subprocess.run([sys.executable, "-m", "pip", "install", "-q", "--no-deps", "--target", site, tree], check=True)
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(site), *sys.path])}
+    command = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", "tests/native/test_normalize.py"]
+    ran = subprocess.run(command, cwd=tree, env=environment, capture_output=True, text=True)
+    assert ran.returncode == 0, ran.stdout
