@@ -29,12 +29,14 @@ def run(document, folder, monkeypatch):
     monkeypatch.syspath_prepend(str(folder))
     monkeypatch.setenv("COLUMNS", "80")
     shutil.copy(ROOT / "tests" / "data" / "llama_sdpa_23.onnx", folder / "export.onnx")
-    names = {}
-    for kind, file, body in FENCE.findall(document.read_text(encoding="utf-8")):
+    names, text = {}, document.read_text(encoding="utf-8")
+    for block in FENCE.finditer(text):
+        kind, file, body = block.groups()
         if file:
             (folder / file).write_text(body, encoding="utf-8")
         elif kind == "python":
-            exec(compile(body, str(document), "exec"), names)
+            above = text.count("\n", 0, block.start(3))  # a traceback names the document's own line
+            exec(compile("\n" * above + body, str(document), "exec"), names)
         else:
             for command, shown in re.findall(r"^\$ tenonnx (.*)\n((?:[^$].*\n|\n)*)", body, re.MULTILINE):
                 assert agree(timeless(output(command)), timeless(shown)), command

@@ -15,7 +15,7 @@ SHOWN = {
     "kv_perplexity": r"(?s)F16 +5,898,240 +1\.000.*INT8_PAGE +3,317,760 +0\.562.*3 MB at most +2,\d{3},\d{3} ",
     "look_into_gguf": r"(?s)Q4_1 +210 tensors +66,355,200 bytes.*blk.0.attn_q.weight\[3\]: 20 bytes.*qs.lo.*stands for",
     "rgb565_image": r"(?s)^ +\.+.*@@@\nthe last pixel: \{'pixel': \{'b': \[0\], 'g': \[63\], 'r': \[31\]\}\}",
-    "saved_chat": r"(?s)Paris.*saved \d+ tokens.*> And of Italy\?\n.*Rome.*\d+ tokens were restored, \d+ are new",
+    "saved_chat": r"(?s)\nsaved \d+ tokens.*\n> And of Italy\?\n.+\n\d+ tokens were restored, \d+ are new",
     "stock_onnxruntime": r"(?s)portable.onnx: 27\d MB\n Paris",
     "thread_pool": r"(?s)The capital of France is' Paris.*the same texts from 2 threads as from 1",
     "three_bit": r"^$",  # a format, for docs/structured-types.md: nothing to see
