@@ -154,10 +154,7 @@ class Session:
                 raise UnsupportedError(f"limit={limit!r}: this model's caches are paged; bound their bytes with a Budget policy")
             return PagedCache(self._paged.new_pool(), policy, positive(context))
         if policy is not None:
-            raise UnsupportedError(
-                f"policy {policy!r}: this model's caches are dense; a policy needs paged ones: "
-                "load_model(…, paged=True), or tenonnx convert --paged 64"
-            )
+            raise UnsupportedError(f"policy {policy!r}: this model's caches are dense; a policy needs a model with paged caches")
         return Cache(self.cache_specs(context, dims), limit)
 
     # ---- Runs
