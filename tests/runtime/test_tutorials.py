@@ -13,6 +13,9 @@ ROOT = Path(__file__).parents[2]
 PARTS = ("native", "proto", "src", "tests", "CMakeLists.txt", "pyproject.toml", "README.md", "LICENSE")
 
 
+pytestmark = pytest.mark.skipif(shutil.which("git") is None, reason="git applies the changes")
+
+
 @pytest.fixture
 def tree(tmp_path):
     """A copy of the sources with the tutorial's changes in them."""
