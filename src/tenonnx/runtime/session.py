@@ -50,6 +50,18 @@ class Session:
 
     Raises ``PayloadError`` when the model or its data cannot be read, ``CheckError`` with every finding when the model
     breaks the storage contract, ``UnsupportedError`` when an option or operator has no way to run.
+
+    Examples:
+        >>> import numpy as np
+        >>> import onnx
+        >>> from tenonnx import Session
+        >>> session = Session(onnx.parser.parse_model('''
+        ...     <ir_version: 10, opset_import: ["": 21]>
+        ...     double (float[n] x) => (float[n] y) { y = Add (x, x) }'''))
+        >>> session.inputs
+        {'x': SymTensor(elem_type=1, dims=('n',))}
+        >>> session.run({"x": np.arange(3, dtype=np.float32)})["y"].tolist()
+        [0.0, 2.0, 4.0]
     """
 
     @uncollected()

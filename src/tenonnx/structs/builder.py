@@ -62,7 +62,13 @@ def constant(value: ArrayLike, dtype: Any = None) -> Constant:
 
 
 def structure(name: str, /, **fields: Buildable | Constant) -> Structure:
-    """Fields in the order written."""
+    """Fields in the order written.
+
+    Examples:
+        >>> from tenonnx.structs import bits, f16, structure
+        >>> structure("PAIRS", d=f16, q=bits(lo=4, hi=4)[2]).nbytes
+        4
+    """
     contents = {key: value if isinstance(value, Constant) else _node(value) for key, value in fields.items()}
     return Structure(tuple(Field(key, value) for key, value in contents.items()), name)
 

@@ -29,11 +29,35 @@ MAX_EMPTY = 65_536  # array elements without a single bit
 
 
 class SizeOverflow(CheckError):
-    """The size of a type leaves uint64 bits."""
+    """The size of a type leaves uint64 bits.
+
+    Sizes are computed in checked arithmetic, also below a dimension of 0.
+
+    Way out: declare smaller dimensions; no payload of such a type could exist.
+
+    Examples:
+        >>> from tenonnx.structs import array, u8
+        >>> array(u8, 2**62)
+        Traceback (most recent call last):
+        tenonnx.structs.physical.SizeOverflow: its size is 36893488147419103232 bits and leaves uint64; declare smaller dimensions
+    """
 
 
 class TypeLimit(UnsupportedError):
-    """A type is valid but larger than this version reads."""
+    """A type is valid but larger than this version reads.
+
+    Deeper than 64 levels, or with more than 16,384 fields once references are followed.
+
+    Way out: flatten the type, or split it into several.
+
+    Examples:
+        >>> from tenonnx.structs import array, u8
+        >>> nested = u8
+        >>> for _ in range(65):
+        ...     nested = array(nested, 1)
+        Traceback (most recent call last):
+        tenonnx.structs.physical.TypeLimit: it nests more than 64 levels deep; flatten the type
+    """
 
 
 def _checked_product(count: int, bits: int) -> int:

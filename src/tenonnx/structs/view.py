@@ -189,6 +189,12 @@ def view(value: Any, type: Any = None, struct_types: Sequence[Any] | Types = (),
     builder, a StructTypeProto, or an index into ``struct_types`` (those of the model). ``data_root`` is the folder of external
     data. Raises ``PayloadError`` when the payload is not exactly as long as the type says, and ``CheckError`` for an invalid
     type.
+
+    Examples:
+        >>> from tenonnx.structs import bits, f16, structure
+        >>> seen = view(bytes([0x00, 0x3C, 0x21, 0x43]), structure("PAIRS", d=f16, q=bits(lo=4, hi=4)[2]))
+        >>> float(seen.d), seen.q.lo.tolist(), seen.q.hi.tolist()
+        (1.0, [1, 3], [2, 4])
     """
     if isinstance(value, StructProto):
         where = f"struct value {value.name!r}"
