@@ -11,6 +11,7 @@ from tenonnx.check.compiled import check_compiled
 from tenonnx.check.diagnostics import Diagnostic
 from tenonnx.check.files import unreadable_files
 from tenonnx.check.paged import check_pages
+from tenonnx.check.rules import RULES
 from tenonnx.check.standard import check_standard
 from tenonnx.check.structs import check_structs
 from tenonnx.check.tensors import check_tensors
@@ -20,7 +21,7 @@ from tenonnx.schema.flatten import flattened
 from tenonnx.schema.graph import ModelIndex
 from tenonnx.schema.messages import as_model
 
-__all__ = ["Diagnostic", "check", "raise_errors"]
+__all__ = ["RULES", "Diagnostic", "check", "raise_errors"]
 
 
 def check(model: Any, data_root: str | os.PathLike[str] | None = None) -> list[Diagnostic]:
