@@ -217,6 +217,24 @@ def test_the_page_of_hostile_names_and_of_no_memory(tmp_path):
     (band,) = drawings(text)
     assert band[0].findtext("title").startswith("</svg><b>&: FLOAT[3], 12 bytes")
     assert "<b>" not in text and "\x00" not in text
+    run(tmp_path / "hostile.onnx", "--svg", tmp_path / "p.svg")
+    (titled,) = [part for part in xml.parse(tmp_path / "p.svg").getroot().iter() if part.get("class") == "lane"]
+    assert titled[0].text.startswith("</svg><b>&: FLOAT[3], 12 bytes")
+
+
+def test_the_picture_has_the_drawings_of_the_page(llama, tmp_path):
+    for option, file in (("--html", "p.html"), ("--svg", "p.svg")):
+        assert run(llama, "--dim", "batch=1", "--dim", "n=1", option, tmp_path / file) == ""
+    root = xml.parse(tmp_path / "p.svg").getroot()
+    svg = "{http://www.w3.org/2000/svg}"
+    bands = root.findall(f"{svg}svg")
+    shown = drawings((tmp_path / "p.html").read_text(encoding="utf-8"))
+    assert [[part.attrib for part in band] for band in bands] == [[part.attrib for part in band] for band in shown]
+    assert [int(band.get("y")) for band in bands[1:]] == [int(band.get("y")) + int(band.get("height")) for band in bands[:-1]]
+    texts = [part.text for part in root.findall(f"{svg}text")]
+    assert {"caches: 4", "workspace", "arena", "0"} <= set(texts) and texts[0].startswith(f"{llama}: peak of a run ")
+    width, height = int(root.get("width")), int(root.get("height"))
+    assert all(0 <= float(part.get("x")) <= width and 0 < float(part.get("y")) <= height for part in root.findall(f"{svg}text"))
 
 
 # ---- Memory of the machine

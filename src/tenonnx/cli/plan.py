@@ -24,6 +24,9 @@ def plan(
     html: Annotated[
         Path | None, typer.Option(metavar="OUT", help="Draw the memory over the steps into an HTML page.", show_default=False)
     ] = None,
+    svg: Annotated[
+        Path | None, typer.Option(metavar="OUT", help="Draw the same as one picture, an SVG file.", show_default=False)
+    ] = None,
     json: AsJson = False,
 ) -> None:
     """Plan a run without one: its steps, the storage of every value, the peak, and whether a context fits in memory."""
@@ -42,9 +45,13 @@ def plan(
         from tenonnx.inspection.timeline import page
 
         write_text(html, page(planned), "the memory of the plan, step by step", ".html")
+    if svg is not None:
+        from tenonnx.inspection.timeline_svg import picture
+
+        write_text(svg, picture(planned), "the memory of the plan, step by step", ".svg")
     if json:
         print_json(as_json(planned))
-    elif html is None:
+    elif html is None and svg is None:
         from tenonnx.inspection.machine import memory
         from tenonnx.inspection.plan_text import plan_lines
 

@@ -23,25 +23,27 @@ _LANE, _LANES = 16, 220  # pixels of one lane, and of all lanes of a band at mos
 _LOWEST = 40  # pixels of a band with its name
 
 
-class _Band(NamedTuple):
-    """One strip of the picture: what stands beside it, and the inner parts of a drawing ``units`` high."""
+class Band(NamedTuple):
+    """One strip of the picture: its name and bytes, and the inner parts of a drawing as wide as steps and ``units`` high."""
 
     height: int  # pixels
-    label: str
+    name: str
+    nbytes: int
     units: int
     parts: Iterator[str]
+    is_block: bool  # its height is bytes
 
 
 def page(planned: Planned) -> str:
     """The page, complete in itself: no other file and no network."""
     plan = planned.plan
-    live, bands = live_bytes(plan), list(_bands(planned))
+    live, strips = live_bytes(plan), list(bands(planned))
     return Template(resources.files(__package__).joinpath("timeline.html").read_text(encoding="utf-8")).substitute(
         title=_text(planned.name),
         sizes=_text(", ".join(f"{name} = {value:,}" for name, value in planned.dims.items())),
         figures="".join(f"<div><dt>{name}</dt><dd>{text}</dd></div>" for name, text in _figures(planned, live)),
-        scales="".join(f'<div class="band" style="height:{band.height}px">{band.label}</div>' for band in bands),
-        bands="\n".join(_drawing(band, len(plan.steps)) for band in bands),
+        scales="".join(f'<div class="band" style="height:{band.height}px">{_label(band)}</div>' for band in strips),
+        bands="\n".join(_drawing(band, len(plan.steps)) for band in strips),
         ticks="".join(_ticks(len(plan.steps))),
         legend="".join(_legend(plan)),
         count=f"{len(plan.steps):,}",
@@ -49,7 +51,7 @@ def page(planned: Planned) -> str:
     )
 
 
-def _bands(planned: Planned) -> Iterator[_Band]:
+def bands(planned: Planned) -> Iterator[Band]:
     """Caches on top, which outlive the run; then its outputs, the workspace and the arena."""
     plan = planned.plan
     for name, nbytes, css, slots in (
@@ -58,7 +60,7 @@ def _bands(planned: Planned) -> Iterator[_Band]:
     ):
         if slots:
             height = max(min(_LANE * len(slots), _LANES), _LOWEST)
-            yield _Band(height, _label(f"{name}: {len(slots)}", nbytes), len(slots), _lanes(plan, slots, css))
+            yield Band(height, f"{name}: {len(slots)}", nbytes, len(slots), _lanes(plan, slots, css), False)
     held = tenants(plan)
     for name, height, nbytes, base in (
         ("workspace", _WORKSPACE, plan.workspace_bytes, plan.arena_bytes),
@@ -66,14 +68,17 @@ def _bands(planned: Planned) -> Iterator[_Band]:
     ):
         if nbytes:
             inside = [tenant for tenant in held if base <= tenant.offset < base + nbytes]
-            yield _Band(height, _label(name, nbytes) + "".join(_scale(nbytes)), nbytes, _block(plan, inside, base, nbytes))
+            yield Band(height, name, nbytes, nbytes, _block(plan, inside, base, nbytes), True)
 
 
-def _label(name: str, nbytes: int) -> str:
-    return f'<div class="label"><h2>{name}</h2>{nbytes:,} bytes</div>'
+def _label(band: Band) -> str:
+    ticks = "".join(
+        f'<div class="tick" style="top:{min(place, 94):.2f}%">{count:,}</div>' for count, place in scale(band) if place > 20
+    )  # above it stands the name
+    return f'<div class="label"><h2>{band.name}</h2>{band.nbytes:,} bytes</div>{ticks}'
 
 
-def _drawing(band: _Band, steps: int) -> str:
+def _drawing(band: Band, steps: int) -> str:
     """A band's drawing; it is stretched over all steps, so it holds no text."""
     box = f"0 0 {max(steps, 1)} {band.units}"
     drawn = f'<svg viewBox="{box}" preserveAspectRatio="none">{"".join(band.parts)}</svg>'
@@ -112,7 +117,7 @@ def _listed(steps: list[int]) -> str:
 
 def _block(plan: ExecutionPlan, held: list[Tenant], base: int, nbytes: int) -> Iterator[str]:
     """Who holds which of the bytes from ``base`` on, and how many are in use."""
-    colours = _colours(plan)
+    colours = kernel_colours(plan)
     for tenant in held:
         value, maker = plan.values[tenant.value], _maker(plan, tenant.first)
         title = (
@@ -129,7 +134,7 @@ def _maker(plan: ExecutionPlan, step: int) -> str:
     return plan.steps[step].kernel or "onnxruntime"
 
 
-def _colours(plan: ExecutionPlan) -> dict[str, str]:
+def kernel_colours(plan: ExecutionPlan) -> dict[str, str]:
     """A colour for each kernel that makes a value, the most frequent first."""
     made = Counter(_maker(plan, tenant.first) for tenant in tenants(plan))
     return {kernel: colour(place) for place, (kernel, _) in enumerate(made.most_common())}
@@ -141,14 +146,15 @@ def _rect(css: str, x: float, y: float, width: float, height: float, title: str 
     return f'<rect class="{css}" x="{x:g}" y="{y}" width="{width:g}" height="{height}"{drawn}>{inner}</rect>'
 
 
-def _scale(nbytes: int) -> Iterator[str]:
-    """Round numbers of bytes beside a block."""
+def scale(band: Band) -> Iterator[tuple[int, float]]:
+    """Round numbers of bytes beside a block, and how far from its top each stands, of 100."""
+    if not band.is_block:
+        return
+    nbytes = band.nbytes
     step = 10 ** len(str(nbytes // 2))
-    step = next(size for size in (step, step // 2, step // 4, step // 5, step // 10) if nbytes // max(size, 1) >= 2)
+    step = next((size for size in (step, step // 2, step // 4, step // 5, step // 10) if nbytes // max(size, 1) >= 2), nbytes)
     for count in range(0, nbytes, max(step, 1)):
-        place = 100 * (1 - count / nbytes)
-        if place > 20:  # above it stands the name
-            yield f'<div class="tick" style="top:{min(place, 94):.2f}%">{count:,}</div>'
+        yield count, 100 * (1 - count / nbytes)
 
 
 def _ticks(steps: int) -> Iterator[str]:
@@ -158,7 +164,7 @@ def _ticks(steps: int) -> Iterator[str]:
 
 
 def _legend(plan: ExecutionPlan) -> Iterator[str]:
-    for kernel, fill in _colours(plan).items():
+    for kernel, fill in kernel_colours(plan).items():
         yield f'<span><i style="background:{fill}"></i>{_text(kernel)}</span>'
     yield '<span><i style="background:#1b5e20"></i>writes a cache or an output</span>'
     yield '<span><i style="background:#7fbf7b"></i>reads it</span>'
