@@ -17,8 +17,8 @@ import tenonnx
 PACKAGE = Path(tenonnx.__file__).parent
 # A module imports only from its left; modules of one rank are strangers.
 ORDER = [
-    {"errors", "dtypes", "callables", "collection"}, {"schema"}, {"structs"}, {"alias"}, {"shapes"}, {"check"}, {"layouts"},
-    {"plan"}, {"codecs", "cache", "compiled"}, {"runtime"}, {"convert"}, {"text"}, {"inspection"}, {"cli"},
+    ("errors", "dtypes", "callables", "collection"), ("schema",), ("structs",), ("alias",), ("shapes",), ("check",),
+    ("layouts",), ("plan",), ("codecs", "cache", "compiled"), ("runtime",), ("convert",), ("text",), ("inspection",), ("cli",),
 ]  # fmt: skip
 RANK = {name: rank for rank, names in enumerate(ORDER) for name in names}
 NATIVE_FROM = RANK["plan"] + 1

@@ -1,19 +1,26 @@
-"""What the documents show is what happens: their Python runs in order, their commands print what stands below them."""
+"""What the documents show is what happens: their Python runs in order, their commands print what stands below them and exit with
+0, unless ``echo $?`` says otherwise, and pictures that they draw are those that they show.
+"""
 
 import re
+import shlex
+import shutil
 import sys
 from pathlib import Path
 
 import pytest
+from typer.main import get_command
 from typer.testing import CliRunner
 
 from tenonnx import cli
-from tenonnx.codecs import table
 from tenonnx.layouts import generic
 from tenonnx.structs import catalogue
 
 ROOT = Path(__file__).parents[2]
-FENCE = re.compile(r"^```(python|console)(?: (\S+))?\n(.*?)^```$", re.DOTALL | re.MULTILINE)
+DOCUMENTS = sorted((ROOT / "docs").rglob("*.md"))
+FENCE = re.compile(r'^```(python|console)(?: title="(\S+)")?\n(.*?)^```$', re.DOTALL | re.MULTILINE)
+TRANSCRIPT = r"^\$ tenonnx (.*)\n((?:[^$].*\n|\n)*)(?:\$ echo \$\?\n(\d+)\n)?"
+SHOWN_ONLY = {"text", "diff", "pycon"}  # changes and examples of docstrings have tests of their own
 
 
 def run(document, folder, monkeypatch):
@@ -23,6 +30,7 @@ def run(document, folder, monkeypatch):
     monkeypatch.chdir(folder)
     monkeypatch.syspath_prepend(str(folder))
     monkeypatch.setenv("COLUMNS", "80")
+    shutil.copy(ROOT / "tests" / "data" / "llama_sdpa_23.onnx", folder / "export.onnx")
     names = {}
     for kind, file, body in FENCE.findall(document.read_text(encoding="utf-8")):
         if file:
@@ -30,17 +38,20 @@ def run(document, folder, monkeypatch):
         elif kind == "python":
             exec(compile(body, str(document), "exec"), names)
         else:
-            for command, shown in re.findall(r"^\$ tenonnx (.*)\n((?:[^$].*\n|\n)*)", body, re.MULTILINE):
-                assert timeless(output(command)) == timeless(shown), command
+            for command, shown, code in re.findall(TRANSCRIPT, body, re.MULTILINE):
+                result = CliRunner().invoke(cli.app, shlex.split(command))
+                assert result.exit_code == int(code or 0), result.output
+                assert agree(timeless(result.stdout), timeless(shown)), f"{command}\n{result.stdout}"
+    for made in folder.glob("*.svg"):
+        assert made.read_text() == (document.parent / made.name).read_text(), f"put {made} beside {document}"
     return names
 
 
-def output(command):
-    import shlex
-
-    result = CliRunner().invoke(cli.app, shlex.split(command))
-    assert result.exit_code == 0, result.output
-    return result.stdout
+def agree(printed, shown):
+    """Whether lines are those shown, where a line of … alone stands for any."""
+    if not shown or shown[0] != "…":
+        return printed == shown or (bool(printed and shown) and printed[0] == shown[0] and agree(printed[1:], shown[1:]))
+    return any(agree(printed[skipped:], shown[1:]) for skipped in range(len(printed) + 1))
 
 
 def timeless(text):
@@ -49,7 +60,11 @@ def timeless(text):
     return [line.rstrip() for line in masked.splitlines()]
 
 
-@pytest.mark.parametrize("document", sorted(ROOT.glob("docs/*.md")), ids=lambda path: path.name)
+def named(path):
+    return str(path.relative_to(ROOT))
+
+
+@pytest.mark.parametrize("document", DOCUMENTS, ids=named)
 def test_a_document_runs(document, tmp_path, monkeypatch):
     known = set(sys.modules)
     try:
@@ -72,10 +87,39 @@ def test_the_readme_example_writes_through_its_own_caches(tmp_path, monkeypatch,
     )
 
 
-def test_the_table_of_formats_is_current():
-    document = (ROOT / "docs" / "structured-types.md").read_text(encoding="utf-8")
-    written = re.search(r"<!-- formats -->\n(.*?)<!-- end of formats -->", document, re.DOTALL)[1]
-    assert written == f"{table.markdown()}\n", "put what python -m tenonnx.codecs.table prints between the marks"
+@pytest.mark.parametrize("document", [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *DOCUMENTS], ids=named)
+def test_a_document_shows_nothing_that_no_test_runs(document):
+    text = document.read_text(encoding="utf-8")
+    opened = re.findall(r"^```(.*)$", text, re.MULTILINE)[::2]
+    assert {kind.split(" ")[0] for kind in opened} <= {"python", "console", *SHOWN_ONLY}
+    assert len(FENCE.findall(text)) == sum(kind.startswith(("python", "console")) for kind in opened), 'not title="FILE"'
+    shown = re.findall(r"^\$ (.*)$", "".join(body for kind, _, body in FENCE.findall(text) if kind == "console"), re.MULTILINE)
+    assert all(line.startswith("tenonnx ") or line == "echo $?" for line in shown)
+
+
+@pytest.mark.parametrize("document", [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *DOCUMENTS], ids=named)
+def test_commands_outside_of_fences_are_there(document):
+    """Those that take long, or fetch something, are read and not run."""
+    text = re.sub(r"^```.*?^```$", "", document.read_text(encoding="utf-8"), flags=re.DOTALL | re.MULTILINE)
+    for line in re.findall(r"^    (?:.*&& )?tenonnx (.*)$", text, re.MULTILINE):
+        command, words = found(shlex.split(line, comments=True))
+        if not hasattr(command, "commands"):  # options of a group act where they are read
+            command.make_context("tenonnx", words)
+    for line in re.findall(r"`tenonnx ([^`]+)`", text):
+        command, words = found(line.split())
+        options = {option for parameter in command.params for option in (*parameter.opts, *parameter.secondary_opts)}
+        assert {word for word in words if word.startswith("-")} <= {*options, "-h", "--help"}, line
+    for script in re.findall(r"python ([\w/]+\.py)", text):
+        assert (ROOT / script).is_file(), script
+
+
+def found(words):
+    """The command, or group of commands, that the first words name, and the words behind them."""
+    command = get_command(cli.app)
+    while words and words[0] in getattr(command, "commands", {}):
+        command, words = command.commands[words[0]], words[1:]
+    assert not hasattr(command, "commands") or not words or words[0] == "COMMAND" or words[0].startswith("-"), words
+    return command, words
 
 
 def test_the_example_is_the_document_s():

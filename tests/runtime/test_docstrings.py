@@ -10,7 +10,8 @@ import pytest
 
 import tenonnx
 
-MODULES = sorted(found.name for found in pkgutil.walk_packages(tenonnx.__path__, "tenonnx.") if found.name != "tenonnx._native")
+LEFT_OUT = {"tenonnx._native", "tenonnx.__main__"}  # native code, and a command
+MODULES = sorted({found.name for found in pkgutil.walk_packages(tenonnx.__path__, "tenonnx.")} - LEFT_OUT)
 
 
 def examples(name):
