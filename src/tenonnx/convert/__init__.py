@@ -16,7 +16,8 @@ from typing import Any
 import numpy as np
 
 from tenonnx.collection import uncollected
-from tenonnx.convert import genai, gguf, llama, rope, tokenizer
+from tenonnx.convert import decoder as graph
+from tenonnx.convert import genai, gguf, opset, rope, tokenizer
 from tenonnx.convert.architectures import Decoder, decoder_of
 from tenonnx.convert.builder import GraphBuilder
 from tenonnx.convert.exported import explicit
@@ -48,7 +49,7 @@ __all__ = [
     "quantize",
 ]
 
-_IR_VERSION, _OPSET = 12, 24
+_IR_VERSION = 12
 _KEPT_TEXTS = ("general.name", "general.license", "general.organization", "general.source.url", "general.size_label")
 
 
@@ -191,16 +192,23 @@ def _model(source: Gguf, paged: int) -> Any:
         raise OptionError(f"pages of {paged} tokens; expected 1 to {MAX_PAGE_TOKENS}")
     decoder = decoder_of(source)
     model = ModelProto(ir_version=_IR_VERSION, producer_name="tenonnx")
-    for domain, version in (("", _OPSET), (DOMAIN, 1)):
+    standard = opset.WINDOWED_ATTENTION if decoder.window and not paged else opset.CACHED_ATTENTION
+    for domain, version in (("", standard), (DOMAIN, 1)):
         model.opset_import.add(domain=domain, version=version)
     model.graph.name = decoder.architecture.name
-    rotation = rope.rotation(
-        source.metadata, decoder.architecture.name, decoder.rotary, decoder.context_length, _rope_factors(source)
-    )
-    llama.build(GraphBuilder(model, source), decoder, rotation, paged)
+    graph.build(GraphBuilder(model, source), decoder, _rotations(source, decoder), paged)
     for key, value in _properties(source, decoder).items():
         model.metadata_props.add(key=key, value=value)
     return model
+
+
+def _rotations(source: Gguf, decoder: Decoder) -> tuple[rope.Rotation, rope.Rotation]:
+    """Of layers that see all tokens, and of those that see a window."""
+    metadata, name, window = source.metadata, decoder.architecture.name, decoder.architecture.window
+    full = rope.rotation(metadata, name, decoder.rotary, decoder.context_length, _rope_factors(source))
+    if window is None or not window.rope_base or not decoder.window:
+        return full, full
+    return full, rope.windowed_rotation(metadata, name, decoder.rotary, window.rope_base)
 
 
 def _rope_factors(source: Gguf) -> np.ndarray | None:

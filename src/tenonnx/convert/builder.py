@@ -27,7 +27,7 @@ class GraphBuilder:
         self._values: dict[str, str] = {}  # weights, by tensor name
         self._shapes: dict[tuple[int, ...], str] = {}
 
-    def node(self, op: str, inputs: list[str], output: str, domain: str = "", **attributes: int | float | list[int]) -> str:
+    def node(self, op: str, inputs: list[str], output: str, domain: str = "", **attributes: int | float | str | list[int]) -> str:
         """One node of one output, named after it."""
         self.graph.node.append(make_node(op, inputs, [output], domain, **attributes))
         return output

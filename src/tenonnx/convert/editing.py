@@ -234,13 +234,15 @@ class Editor:
 
 
 def make_node(op: str, inputs: Sequence[str], outputs: Sequence[str], domain: str = "", **attributes: Any) -> Any:
-    """A NodeProto named after its first output; attributes are ints, floats or lists of ints."""
+    """A NodeProto named after its first output; attributes are ints, floats, texts or lists of ints."""
     node = NodeProto(op_type=op, name=outputs[0], domain=domain, input=inputs, output=outputs)
     for name, value in attributes.items():
         if isinstance(value, int):
             node.attribute.add(name=name, type=AttributeProto.INT, i=value)
         elif isinstance(value, float):
             node.attribute.add(name=name, type=AttributeProto.FLOAT, f=value)
+        elif isinstance(value, str):
+            node.attribute.add(name=name, type=AttributeProto.STRING, s=value.encode())
         else:
             node.attribute.add(name=name, type=AttributeProto.INTS, ints=value)
     return node

@@ -10,6 +10,7 @@ from tenonnx.shapes import SymTensor
 from tenonnx.shapes.skeleton import set_tensor_type
 
 CACHED_ATTENTION = 24  # the first whose Attention takes a valid length
+WINDOWED_ATTENTION = 25  # the first whose Attention takes the size of a window
 _UNCHANGED_FROM = 23  # 24 adds types and inputs to the operators of 23, and changes the meaning of none
 _SMALL = 4096  # bytes; smaller initializers stay, for the converter reads axes and shapes from them
 

@@ -50,13 +50,28 @@ def _yarn_ramp(base: float, rotary: int, context: int, fast: float, slow: float)
     return 1 - np.clip(ramp, 0, 1)
 
 
-def rotation(metadata: Metadata, prefix: str, rotary: int, context_length: int, factors: np.ndarray | None) -> Rotation:
-    """The rotation that a model's metadata (``prefix``.rope.*) and its rope_freqs ``factors`` describe."""
-    base = metadata.number(f"{prefix}.rope.freq_base", _BASE)
+def _base(metadata: Metadata, key: str, default: float) -> float:
+    base = metadata.number(key, default)
     if not math.isfinite(base) or base <= 1:
         raise PayloadError(f"{metadata.path}: the rope base is {base}; expected a number above 1")
+    return base
+
+
+def _inv_freq(base: float, rotary: int) -> np.ndarray:
+    inv_freq: np.ndarray = base ** -(np.arange(0, rotary, 2) / rotary)
+    return inv_freq
+
+
+def windowed_rotation(metadata: Metadata, prefix: str, rotary: int, base: float) -> Rotation:
+    """The rotation of layers that see a window: never scaled, by a base of their own (``base`` unless metadata has another)."""
+    return Rotation(_inv_freq(_base(metadata, f"{prefix}.rope.freq_base_swa", base), rotary).astype(np.float32), 1.0)
+
+
+def rotation(metadata: Metadata, prefix: str, rotary: int, context_length: int, factors: np.ndarray | None) -> Rotation:
+    """The rotation that a model's metadata (``prefix``.rope.*) and its rope_freqs ``factors`` describe."""
+    base = _base(metadata, f"{prefix}.rope.freq_base", _BASE)
     kind, factor = _scale(metadata, prefix)
-    inv_freq = base ** -(np.arange(0, rotary, 2) / rotary)
+    inv_freq = _inv_freq(base, rotary)
     if factors is not None:
         if not (np.isfinite(factors) & (factors > 0)).all():
             raise PayloadError(f"{metadata.path}: tensor 'rope_freqs.weight' holds a factor that is not positive; fetch it again")
