@@ -35,7 +35,7 @@ FAMILIES: dict[str, dict[str, Any]] = {
         "ffn": 32,
         "heads": 2,
         "kv_heads": 1,
-        "head": 4,
+        "head": 8,
         "metadata": {"attention.sliding_window": 9, "attn_logit_softcapping": 0.5, "final_logit_softcapping": 2.0},
     },
     "gemma3": {
@@ -55,7 +55,7 @@ FAMILIES: dict[str, dict[str, Any]] = {
         "ffn": 32,
         "heads": 2,
         "kv_heads": 1,
-        "head": 4,
+        "head": 8,
         "metadata": {"attention.sliding_window": 9, "attention.sliding_window_pattern": 4, "rope.freq_base": 1e6},
     },
 }
@@ -66,8 +66,8 @@ def write(path: Path, family: str, **more: Any) -> Path:
     options = FAMILIES[family]
     name, seed = family.split()[0], list(FAMILIES).index(family)
     head = options.get("head")
-    metadata = {"rope.dimension_count": None, "attention.value_length": head} | options.get("metadata", {})
-    given = {**options, "architecture": name, "vocab": VOCAB, "seed": seed, "value_head": head, "metadata": metadata, **more}
+    given = {**options, "architecture": name, "vocab": VOCAB, "seed": seed, "value_head": head, **more}
+    given["metadata"] = {"rope.dimension_count": None} | given.get("metadata", {})
     extra = _tensors(np.random.default_rng(100 + seed), name, options, given.get("vocabulary") is None)
     return write_llama(path, **given, extra=extra)
 

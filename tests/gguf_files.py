@@ -74,17 +74,22 @@ SPM_PIECES = ["▁t", "he", "▁the", "in", "▁a", "er", "▁▁", "▁▁▁�
 SPM_CHARACTERS = "▁etaoinsrhldcumfpgwybvkxjqz.,ETAO0123"
 
 
-def spm_tokens() -> tuple[list[str], list[float], list[int]]:
-    """Tokens, scores and types: <unk> <s> </s>, 256 bytes, merged pieces, characters, and one user-defined token."""
+GEMMA_RUNS = ["\n\n", "\n\n\n", "  ", "   ", "     ", "<h1>"]  # gemma's vocabulary has such runs as user-defined tokens
+
+
+def spm_tokens(user_defined: Sequence[str] = ("<tool>",)) -> tuple[list[str], list[float], list[int]]:
+    """Tokens, scores and types: <unk> <s> </s>, 256 bytes, merged pieces, characters, and user-defined tokens."""
     tokens = ["<unk>", "<s>", "</s>"] + [f"<0x{byte:02X}>" for byte in range(256)]
     kinds = [2, 3, 3] + [6] * 256
     learned = SPM_PIECES + list(SPM_CHARACTERS)
-    scores = [0.0] * len(tokens) + [-float(rank) for rank in range(len(learned))] + [0.0]
-    return [*tokens, *learned, "<tool>"], scores, kinds + [1] * len(learned) + [4]
+    scores = [0.0] * len(tokens) + [-float(rank) for rank in range(len(learned))] + [0.0] * len(user_defined)
+    return [*tokens, *learned, *user_defined], scores, kinds + [1] * len(learned) + [4] * len(user_defined)
 
 
-def add_spm_vocabulary(writer: gguf.GGUFWriter, add_space_prefix: bool | None = None) -> int:
-    tokens, scores, kinds = spm_tokens()
+def add_spm_vocabulary(
+    writer: gguf.GGUFWriter, add_space_prefix: bool | None = None, user_defined: Sequence[str] = ("<tool>",)
+) -> int:
+    tokens, scores, kinds = spm_tokens(user_defined)
     writer.add_tokenizer_model("llama")
     writer.add_token_list(tokens)
     writer.add_token_scores(scores)
@@ -95,6 +100,14 @@ def add_spm_vocabulary(writer: gguf.GGUFWriter, add_space_prefix: bool | None = 
     if add_space_prefix is not None:
         writer.add_add_space_prefix(add_space_prefix)
     return len(tokens)
+
+
+def _add_vocabulary(writer: gguf.GGUFWriter, vocabulary: str, pre: str | None) -> int:
+    if vocabulary == "bpe":
+        return add_bpe_vocabulary(writer, pre)
+    if vocabulary == "gemma":
+        return add_spm_vocabulary(writer, False, GEMMA_RUNS)
+    return add_spm_vocabulary(writer)
 
 
 def weights(
@@ -160,15 +173,15 @@ def write_llama(
 ) -> Path:
     """Write a llama to ``path``.
 
-    ``format`` holds matrices, ``formats`` single tensors by name; ``biases`` are names such as "attn_q"; ``metadata`` adds
-    keys below "llama.", or replaces what is written otherwise (None leaves a key out); ``without`` and ``extra`` are tensors
-    left out and added; ``split`` is the number of tensors a part may hold (the path is then that of no file: see
-    ``split_parts``).
+    ``vocabulary`` is "bpe", "spm" or "gemma", or None for ``vocab`` tokens without text. ``format`` holds matrices,
+    ``formats`` single tensors by name; ``biases`` are names such as "attn_q"; ``metadata`` adds keys below "llama.", or
+    replaces what is written otherwise (None leaves a key out); ``without`` and ``extra`` are tensors left out and added;
+    ``split`` is the number of tensors a part may hold (the path is then that of no file: see ``split_parts``).
     """
     rng = np.random.default_rng(seed)
     writer = gguf.GGUFWriter(path, architecture, split_max_tensors=split)
     if vocabulary is not None:
-        vocab = add_bpe_vocabulary(writer, pre) if vocabulary == "bpe" else add_spm_vocabulary(writer)
+        vocab = _add_vocabulary(writer, vocabulary, pre)
     keys: dict[str, Any] = {
         "block_count": layers,
         "context_length": 128,

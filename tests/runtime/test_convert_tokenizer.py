@@ -92,6 +92,12 @@ def test_sentencepiece_without_a_leading_space(spm: Metadata, text: str, expecte
     assert ids(build(spm), text) == expected
 
 
+@pytest.mark.parametrize(("text", "expected"), LLAMA_CPP["gemma"])
+def test_runs_of_spaces_and_lines_as_gemma_has_them(tmp_path: Path, text: str, expected: list[int]) -> None:
+    built = build(gguf.read(write_llama(tmp_path / "gemma.gguf", vocabulary="gemma")).metadata)
+    assert ids(built, text) == expected
+
+
 @pytest.mark.parametrize("prefix", [True, False])
 @pytest.mark.parametrize("text", ["hello there", " two  spaces ", "日本語 🙂\n\té", "\n", " "])
 def test_sentencepiece_round_trip(spm: Metadata, text: str, prefix: bool) -> None:
