@@ -16,10 +16,10 @@ from typing import Any
 import numpy as np
 
 from tenonnx.collection import uncollected
-from tenonnx.convert import decoder as graph
 from tenonnx.convert import genai, gguf, opset, rope, tokenizer
 from tenonnx.convert.architectures import Decoder, decoder_of
 from tenonnx.convert.builder import GraphBuilder
+from tenonnx.convert.decoder import build
 from tenonnx.convert.exported import explicit
 from tenonnx.convert.gguf import Gguf
 from tenonnx.convert.quantize import Packed, Quantized, WeightError, quantize
@@ -196,7 +196,7 @@ def _model(source: Gguf, paged: int) -> Any:
     for domain, version in (("", standard), (DOMAIN, 1)):
         model.opset_import.add(domain=domain, version=version)
     model.graph.name = decoder.architecture.name
-    graph.build(GraphBuilder(model, source), decoder, _rotations(source, decoder), paged)
+    build(GraphBuilder(model, source), decoder, _rotations(source, decoder), paged)
     for key, value in _properties(source, decoder).items():
         model.metadata_props.add(key=key, value=value)
     return model
