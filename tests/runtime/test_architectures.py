@@ -90,6 +90,18 @@ def test_no_step_is_left_to_onnxruntime(tmp_path: Path, family: str) -> None:
         assert [step.label for found in (dense, pages) for step in found.steps if step.kernel is None] == []
 
 
+@pytest.mark.parametrize("family", ARCHITECTURES)
+@pytest.mark.parametrize("paged", [0, 5])
+def test_joined_steps_give_the_same_bits(tmp_path: Path, family: str, paged: int) -> None:
+    model, folder = convert.from_gguf(write(tmp_path / "m.gguf", family, format="Q8_0"), paged)
+    policy = Uniform("F16") if paged else None
+    joined, apart = (
+        session_logits(session, session.new_cache(context=len(IDS), policy=policy))
+        for session in (Session(model, threads=2, data_root=folder, fusions=fusions) for fusions in ("all", "none"))
+    )
+    np.testing.assert_array_equal(joined, apart)
+
+
 @pytest.mark.parametrize("family", FAMILIES)
 def test_text_over_dense_and_paged_caches(tmp_path: Path, family: str) -> None:
     vocabulary = "gemma" if family.startswith("gemma") else "bpe"
