@@ -68,11 +68,11 @@ def write(path: Path, family: str, **more: Any) -> Path:
     head = options.get("head")
     given = {**options, "architecture": name, "vocab": VOCAB, "seed": seed, "value_head": head, **more}
     given["metadata"] = {"rope.dimension_count": None} | given.get("metadata", {})
-    extra = _tensors(np.random.default_rng(100 + seed), name, options, given.get("vocabulary") is None)
+    extra = _tensors(np.random.default_rng(100 + seed), name, given)
     return write_llama(path, **given, extra=extra)
 
 
-def _tensors(rng: np.random.Generator, name: str, options: Mapping[str, Any], embedding: bool) -> dict[str, np.ndarray]:
+def _tensors(rng: np.random.Generator, name: str, options: Mapping[str, Any]) -> dict[str, np.ndarray]:
     """What the family has beside the tensors of a llama, and an embedding that is small before it is scaled."""
     hidden, layers = options.get("hidden", 64), options.get("layers", 2)
     sizes: dict[str, int] = {}
@@ -85,6 +85,6 @@ def _tensors(rng: np.random.Generator, name: str, options: Mapping[str, Any], em
         for layer in range(layers)
         for norm, size in sizes.items()
     }
-    if not name.startswith("gemma") or not embedding:
+    if not name.startswith("gemma") or options.get("vocabulary") is not None:
         return norms
     return norms | {"token_embd.weight": rng.normal(0, 0.1, (VOCAB, hidden)).astype(np.float32)}

@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 from tenonnx import convert
 from tenonnx.convert import gguf
 from tenonnx.errors import PayloadError, TenonnxError, UnsupportedError
+from tests import families
 from tests.gguf_files import split_parts, write_llama
 
 Read = Callable[[bytes], gguf.Gguf]
@@ -175,12 +176,13 @@ def seeds(tmp_path_factory: pytest.TempPathFactory) -> dict[str, bytes]:
         "yarn": write_llama(folder / "yarn.gguf", metadata=YARN, rope_factors=np.ones(4), tied=False, **options),
         "bpe": write_llama(folder / "bpe.gguf", vocabulary="bpe", **options),
         "spm": write_llama(folder / "spm.gguf", vocabulary="spm", **options),
+        "gemma3": families.write(folder / "gemma3.gguf", "gemma3", layers=2),
     }
     return {name: path.read_bytes() for name, path in files.items()}
 
 
 @settings(max_examples=300, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
-@given(data=st.data(), name=st.sampled_from(["yarn", "yarn", "bpe", "spm"]))
+@given(data=st.data(), name=st.sampled_from(["yarn", "yarn", "gemma3", "bpe", "spm"]))
 def test_random_damage_never_leaves_the_error_tree(
     data: st.DataObject, name: str, seeds: dict[str, bytes], tmp_path: Path
 ) -> None:

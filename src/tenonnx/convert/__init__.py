@@ -57,6 +57,7 @@ _KEPT_TEXTS = ("general.name", "general.license", "general.organization", "gener
 def from_gguf(path: str | os.PathLike[str], paged: int = 0) -> tuple[Any, Path]:
     """A GGUF file as a ModelProto in memory, and the folder its external data lies in (``Session(model, data_root=…)``).
 
+    Its architecture is one of ``convert.architectures.ARCHITECTURES``: llama, qwen2, qwen3, gemma, gemma2, gemma3.
     With ``paged`` its caches are tables of pages of so many tokens, up to 256.
     Nothing is written and no weight is read. Raises ``PayloadError`` for a damaged or incomplete file and
     ``UnsupportedError`` for an architecture, tensor type or tokenizer that this version does not convert.
