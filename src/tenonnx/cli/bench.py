@@ -12,7 +12,11 @@ Lengths = Annotated[list[int], typer.Option("--prompt", min=1, help="Tokens of a
 Depths = Annotated[list[int], typer.Option("--depth", min=0, help="Tokens in the cache while decoding; may be repeated.")]
 
 
-@command("tenonnx bench smollm2-135m --depth 0 --depth 3000")
+@command(
+    "tenonnx bench smollm2-135m",
+    "tenonnx bench smollm2-135m --depth 0 --depth 3000 --threads 2",
+    "tenonnx bench model.gguf --prompt 512 --json",
+)
 def bench(
     model: Model,
     prompt: Lengths = [128, 512],  # noqa: B006 -- typer reads it and never keeps it
@@ -31,7 +35,8 @@ def bench(
     policy = parse_policy(kv) if kv else None
     with progress_bar(model) as progress:
         loaded = load_model(model, threads=threads or "auto", paged=policy is not None, progress=progress)
-    found = speed(loaded, prompts=prompt, depths=depth, decoded=tokens, repeat=repeat, kv=policy)
+    with progress_bar(model, "figures") as progress:
+        found = speed(loaded, prompts=prompt, depths=depth, decoded=tokens, repeat=repeat, kv=policy, progress=progress)
     if json:
         print_json(found.as_dict())
         return

@@ -33,7 +33,11 @@ if TYPE_CHECKING:
     from tenonnx.text import Conversation
 
 
-@command('tenonnx chat smollm2-135m --system "Answer in one sentence."')
+@command(
+    "tenonnx chat smollm2-135m",
+    'tenonnx chat smollm2-135m --system "Answer in one sentence."',
+    "tenonnx chat model.onnx --context 8192 --temperature 0.3",
+)
 def chat(
     model: Model,
     max_tokens: Annotated[

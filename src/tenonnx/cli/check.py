@@ -9,7 +9,10 @@ import typer
 from tenonnx.cli.common import FAILED, AsJson, command, print_json
 
 
-@command("tenonnx check smollm2.onnx")
+@command(
+    "tenonnx check model.onnx",
+    "tenonnx check model.onnx --json",
+)
 def check(
     file: Annotated[str, typer.Argument(metavar="FILE", help="An .onnx file, a GGUF, or a known name.", show_default=False)],
     json: AsJson = False,

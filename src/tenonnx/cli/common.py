@@ -5,13 +5,18 @@ from __future__ import annotations
 import contextlib
 import functools
 import os
+import re
+import shutil
 import sys
-from collections.abc import Callable, Iterable, Iterator
+import textwrap
+import time
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, NoReturn, ParamSpec
 
 import typer
 
+from tenonnx.cli import completion
 from tenonnx.errors import OptionError, PayloadError, TenonnxError
 
 if TYPE_CHECKING:
@@ -20,11 +25,17 @@ if TYPE_CHECKING:
 P = ParamSpec("P")
 
 FAILED, USAGE, INTERRUPTED = 1, 2, 130
+_NARROWEST = 12  # columns that a name is cut to
+_LONGEST_TEXT = 50_000_000  # characters: more than any context holds
+_PATIENCE_S = 1.0  # before a bar is shown: most work is done by then
 
 Model = Annotated[
     str,
     typer.Argument(
-        metavar="MODEL", help="An .onnx file, a GGUF, an onnxruntime-genai folder, or a known name.", show_default=False
+        metavar="MODEL",
+        help="An .onnx file, a GGUF, an onnxruntime-genai folder, or a known name.",
+        show_default=False,
+        autocompletion=completion.models,
     ),
 ]
 System = Annotated[str | None, typer.Option(help="A system message; the model's chat template is applied.", show_default=False)]
@@ -44,12 +55,13 @@ Kv = Annotated[
         metavar="POLICY",
         help="Keep K and V in pages: a format such as INT8_PAGE, aged, budget:64MiB, or module:object.",
         show_default=False,
+        autocompletion=completion.policies,
     ),
 ]
 AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object, and nothing else, on standard output.")]
 
 
-def command(example: str) -> Callable[[Callable[P, None]], Callable[P, None]]:
+def command(*examples: str) -> Callable[[Callable[P, None]], Callable[P, None]]:
     """A command whose errors end as one line on standard error and an exit code: 1, 2 for usage, 130 for Ctrl-C."""
 
     def wrap(body: Callable[P, None]) -> Callable[P, None]:
@@ -60,9 +72,9 @@ def command(example: str) -> Callable[[Callable[P, None]], Callable[P, None]]:
                 body(*args, **kwargs)
                 sys.stdout.flush()
             except OptionError as error:
-                fail(str(error), USAGE)
+                fail(_as_options(str(error), kwargs), USAGE)
             except TenonnxError as error:
-                fail(str(error))
+                fail(_as_options(str(error), kwargs))
             except MemoryError as error:
                 fail(f"out of memory: {error}".rstrip(": "))
             except BrokenPipeError:  # the reader has left, as `| head` does
@@ -71,10 +83,18 @@ def command(example: str) -> Callable[[Callable[P, None]], Callable[P, None]]:
             except KeyboardInterrupt:
                 raise SystemExit(INTERRUPTED) from None
 
-        run.__dict__["example"] = example
+        run.__dict__["examples"] = examples
         return run
 
     return wrap
+
+
+def _as_options(message: str, parameters: Iterable[str]) -> str:
+    """Arguments of Python, such as top_p, by the names that they have on the command line."""
+    for name in parameters:
+        if "_" in name:
+            message = re.sub(rf"\b{name}\b", f"--{name.replace('_', '-')}", message)
+    return message
 
 
 def fail(message: str, code: int = FAILED) -> NoReturn:
@@ -133,6 +153,21 @@ def print_lines(lines: Iterable[Text]) -> None:
         console.print(line, no_wrap=True, overflow="ellipsis", crop=True)
 
 
+def read_text(source: str) -> str:
+    """The text of a file, or of standard input for ``-``; ``PayloadError`` for what is no text, or too long for any model."""
+    named = "standard input" if source == "-" else source
+    try:
+        with contextlib.nullcontext(sys.stdin) if source == "-" else Path(source).open(encoding="utf-8") as stream:
+            text = stream.read(_LONGEST_TEXT + 1)
+    except OSError as error:
+        raise PayloadError(f"{named}: cannot be read: {error.strerror}; name a text file, or - for standard input") from error
+    except UnicodeDecodeError as error:
+        raise PayloadError(f"{named}: is not UTF-8 text: {error.reason} at byte {error.start}; convert it first") from error
+    if len(text) > _LONGEST_TEXT:
+        raise PayloadError(f"{named}: holds more than {_LONGEST_TEXT:,} characters; give a shorter text")
+    return text
+
+
 def write_text(path: Path, text: str, what: str, suffix: str) -> None:
     """Write a drawing or a page, and tell of it; its suffix keeps a slip from replacing a model or its weights."""
     if path.suffix.lower() != suffix:
@@ -144,6 +179,37 @@ def write_text(path: Path, text: str, what: str, suffix: str) -> None:
     tell(f"{path}: {what}")
 
 
+def width() -> int:
+    """Columns of a line: the terminal's, or 80 where there is none."""
+    return shutil.get_terminal_size().columns
+
+
+def prose(line: str, indent: int = 2) -> str:
+    """A sentence as lines that fit, those after the first moved in."""
+    return textwrap.fill(line, width(), subsequent_indent=" " * indent, break_long_words=False, break_on_hyphens=False)
+
+
+def table(rows: Sequence[Sequence[str]], numbers: Collection[int] = (), flexible: int = 0) -> Iterator[str]:
+    """Rows as lines that fit: ``numbers`` are columns set flush right, ``flexible`` is the one cut in the middle to make room."""
+    if not rows:
+        return
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    over = sum(widths) + 2 * (len(widths) - 1) - width()
+    widths[flexible] = max(widths[flexible] - max(over, 0), _NARROWEST)
+    for row in rows:
+        texts = [_cut(text, widths[place]) if place == flexible else text for place, text in enumerate(row)]
+        cells = zip(texts, widths, strict=True)
+        yield "  ".join(text.rjust(size) if at in numbers else text.ljust(size) for at, (text, size) in enumerate(cells)).rstrip()
+
+
+def _cut(text: str, length: int) -> str:
+    """A name without its middle: numbers of layers stand before it, roles behind."""
+    if len(text) <= length:
+        return text
+    end = length // 2
+    return f"{text[: length - end - 1]}…{text[-end:]}"
+
+
 def size(count: int) -> str:
     """Bytes as people read them."""
     if count < 10_000:
@@ -152,24 +218,31 @@ def size(count: int) -> str:
 
 
 @contextlib.contextmanager
-def progress_bar(name: str) -> Iterator[Callable[[str, int, int], object]]:
-    """A report for downloads: a bar on standard error, or nothing where that is no terminal."""
-    if not sys.stderr.isatty():
-        yield lambda stage, done, total: None
-        return
+def progress_bar(name: str, unit: str = "") -> Iterator[Callable[[str, int, int], object]]:
+    """A report (stage, done, total) of bytes, or of what ``unit`` names: a bar with its rate, where a terminal shows it."""
     with contextlib.ExitStack() as stack:
         bars: dict[str, Any] = {}
+        begin = time.perf_counter()
 
         def report(stage: str, done: int, total: int) -> None:
+            if not sys.stderr.isatty() or time.perf_counter() - begin < _PATIENCE_S:
+                return
             if "bar" not in bars:
                 # Only now: rich costs more to import than a command that has nothing to fetch may spend.
-                from rich.console import Console
-                from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TransferSpeedColumn
-
-                columns = (TextColumn("{task.description}"), BarColumn(), DownloadColumn(), TransferSpeedColumn())
-                bars["bar"] = stack.enter_context(Progress(*columns, console=Console(stderr=True)))
+                bars["bar"] = stack.enter_context(_bar(unit))
             if stage not in bars:
-                bars[stage] = bars["bar"].add_task(f"{stage} {name}", total=total)
-            bars["bar"].update(bars[stage], completed=done)
+                bars[stage] = bars["bar"].add_task(f"{stage} {name}", total=total, rate="")
+            rate = f"{done / max(time.perf_counter() - begin, 1e-9):,.1f} {unit}/s"
+            bars["bar"].update(bars[stage], completed=done, total=total, rate=rate)
 
         yield report
+
+
+def _bar(unit: str) -> Any:
+    from rich.console import Console
+    from rich.progress import BarColumn, DownloadColumn, Progress, ProgressColumn, TextColumn, TransferSpeedColumn
+
+    counts: tuple[ProgressColumn, ...] = (DownloadColumn(), TransferSpeedColumn())
+    if unit:
+        counts = (TextColumn("{task.completed:,.0f} of {task.total:,.0f} " + unit), TextColumn("{task.fields[rate]}"))
+    return Progress(TextColumn("{task.description}"), BarColumn(), *counts, console=Console(stderr=True), transient=True)

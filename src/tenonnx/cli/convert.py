@@ -9,11 +9,17 @@ from typing import Annotated
 
 import typer
 
-from tenonnx.cli.common import AsJson, command, print_json, progress_bar, size
+from tenonnx.cli.common import AsJson, command, print_json, progress_bar, prose, size
 from tenonnx.errors import OptionError
 
 
-@command("tenonnx convert SmolLM2-135M-Instruct.Q4_1.gguf smollm2.onnx")
+@command(
+    "tenonnx convert model.gguf model.onnx",
+    "tenonnx convert smollm2-135m smollm2.onnx --copy",
+    "tenonnx convert model.gguf paged.onnx --paged 64",
+    "tenonnx convert exported.onnx model.onnx --alias present.0.key=past.0.key",
+    "tenonnx convert model.gguf stock.onnx --portable float16",
+)
 def convert(
     source: Annotated[
         str,
@@ -59,9 +65,9 @@ def convert(
         print_json({**figures, "caches": caches, "notes": list(report.notes)})
     else:
         elsewhere = f", and {size(weights)} of weights in {', '.join(files)}" if files else " with its weights"
-        print(f"{out}: {size(out.stat().st_size)}{elsewhere}; {took:.2f} s")
+        print(prose(f"{out}: {size(out.stat().st_size)}{elsewhere}; {took:.2f} s"))
         for line in (*report.caches, *report.notes):
-            print(f"  {line}")
+            print(prose(f"  {line}", indent=4))
 
 
 def _aliases(pairs: list[str]) -> dict[str, str]:

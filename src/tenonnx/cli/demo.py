@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from tenonnx.cli.common import command, fail
+from tenonnx.cli.common import command, fail, prose
 
 if TYPE_CHECKING:
     import numpy as np
@@ -82,7 +82,7 @@ def demo() -> None:
         ("", f"read-only array: {read_only}"),
         ("", f"{harmed} bytes changed by the three"),
     ):
-        print(f"{title:9} {line}")
+        print(prose(f"{title:9} {line}", indent=10))
 
 
 def _address(array: np.ndarray) -> int:

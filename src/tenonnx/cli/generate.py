@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import contextlib
 import sys
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -26,6 +24,7 @@ from tenonnx.cli.common import (
     command,
     print_json,
     progress_bar,
+    read_text,
     size,
     tell,
 )
@@ -34,13 +33,18 @@ from tenonnx.errors import OptionError
 if TYPE_CHECKING:
     from tenonnx.text import Generation, TextStream
 
-_LONGEST_PROMPT = 50_000_000  # characters: more than any model's context holds
 
-
-@command('tenonnx generate smollm2-135m "The capital of France is" -n 24 --temperature 0')
+@command(
+    'tenonnx generate smollm2-135m "The capital of France is" -n 24 --temperature 0',
+    "tenonnx generate model.gguf --file story.txt --seed 7",
+    "git log -5 | tenonnx generate smollm2-135m - --system 'Sum this up.'",
+    "tenonnx generate smollm2-135m Once --kv aged --json",
+)
 def generate(
     model: Model,
-    prompt: Annotated[str | None, typer.Argument(metavar="PROMPT", help="The text to continue.", show_default=False)] = None,
+    prompt: Annotated[
+        str | None, typer.Argument(metavar="PROMPT", help="The text to continue; - reads standard input.", show_default=False)
+    ] = None,
     max_tokens: Annotated[int, typer.Option("-n", "--max-tokens", min=0, help="Tokens to write at most.")] = 128,
     file: Annotated[
         str | None, typer.Option(help="Read the prompt from a file; - is standard input.", show_default=False)
@@ -58,7 +62,7 @@ def generate(
     kv: Kv = None,
     json: AsJson = False,
 ) -> None:
-    """Continue a prompt. The text goes to standard output as it is made, one line of figures to standard error."""
+    """Continue a prompt. The text goes to standard output as it is made, figures to standard error."""
     text = _prompt(prompt, file)
     from tenonnx.cache import parse_policy
     from tenonnx.text import load_model, stream
@@ -93,18 +97,9 @@ def generate(
 def _prompt(prompt: str | None, file: str | None) -> str:
     if (prompt is None) == (file is None):
         raise OptionError("give either a PROMPT or --file (- for standard input)")
-    if file is None:
+    if file is None and prompt != "-":
         return prompt or ""
-    try:
-        with contextlib.nullcontext(sys.stdin) if file == "-" else Path(file).open(encoding="utf-8") as stream:
-            text = stream.read(_LONGEST_PROMPT + 1)
-    except OSError as error:
-        raise OptionError(f"--file {file}: cannot be read: {error.strerror}") from error
-    except UnicodeDecodeError as error:
-        raise OptionError(f"--file {file}: is not UTF-8 text: {error.reason} at byte {error.start}") from error
-    if len(text) > _LONGEST_PROMPT:
-        raise OptionError(f"--file {file}: holds more than {_LONGEST_PROMPT:,} characters; give a shorter prompt")
-    return text.removesuffix("\n")  # the end of a text file's last line is not part of the prompt
+    return read_text(file or "-").removesuffix("\n")  # the end of a text file's last line is not part of the prompt
 
 
 def write(pieces: TextStream, quiet: bool = False) -> bool:
@@ -123,12 +118,12 @@ def write(pieces: TextStream, quiet: bool = False) -> bool:
 
 
 def tell_end(made: Generation, show_figures: bool = True) -> None:
-    """The figures of a generation in one line, after a line on a full context."""
+    """The figures of a generation in two lines, after a line on a full context."""
     if made.finish_reason == "context":
         tell("the context is full: the text ends here; give a larger --context for more")
     if show_figures:
         tell(
             f"prompt {made.prompt_tokens} tokens, {made.prompt_tokens_per_s:.1f} tokens/s; "
-            f"generated {made.generated_tokens} tokens, {made.decode_tokens_per_s:.1f} tokens/s; "
-            f"cache {size(made.cache_bytes)}; extra cache {size(made.extra_cache_bytes)}"
+            f"generated {made.generated_tokens} tokens, {made.decode_tokens_per_s:.1f} tokens/s"
         )
+        tell(f"cache {size(made.cache_bytes)}; extra cache {size(made.extra_cache_bytes)}")

@@ -11,7 +11,12 @@ from tenonnx.cli.common import AsJson, command, print_json, print_lines, write_t
 from tenonnx.errors import OptionError
 
 
-@command("tenonnx inspect smollm2-135m --values 'blk.0.attn_q.weight[3]'")
+@command(
+    "tenonnx inspect smollm2-135m",
+    "tenonnx inspect smollm2-135m --values 'blk.0.attn_q.weight[3]'",
+    "tenonnx inspect Q4_K --svg q4_k.svg",
+    "tenonnx inspect model.onnx --json",
+)
 def inspect(
     file: Annotated[
         str,

@@ -10,19 +10,26 @@ from typing import Annotated, Any
 
 import typer
 
-from tenonnx.cli.common import FAILED, AsJson, command, print_json, progress_bar, size
+from tenonnx.cli import completion
+from tenonnx.cli.common import FAILED, AsJson, command, print_json, progress_bar, prose, size, table
+from tenonnx.cli.group import Commands, examples
 
 app = typer.Typer(
     help="Store weights as kernels read them, so that later starts map them; list, explain, verify and prune what is stored.",
-    no_args_is_help=True,
+    cls=Commands,
     rich_markup_mode=None,
 )
 
-Model = Annotated[Path, typer.Argument(metavar="MODEL", help="An .onnx file.", show_default=False)]
+Model = Annotated[
+    str,
+    typer.Argument(
+        metavar="MODEL", help="An .onnx file; list takes all others too.", show_default=False, autocompletion=completion.models
+    ),
+]
 _LIMIT_MB = 1000
 
 
-@command("tenonnx packs build smollm2.onnx")
+@command("tenonnx packs build model.onnx", "tenonnx packs build model.onnx --device aarch64 --yes")
 def build(
     model: Model,
     device: Annotated[str, typer.Option(help="An archspec architecture; auto: any that reads these layouts.")] = "auto",
@@ -43,7 +50,7 @@ def build(
             typer.confirm(question, abort=True, err=True)
         return True
 
-    with progress_bar(model.name) as report:
+    with progress_bar(Path(model).name) as report:
         done = 0
 
         def progress(nbytes: int) -> None:
@@ -60,22 +67,23 @@ def build(
         print(f"{plan.path.name}: all {plan.kept} packs for {plan.architecture} are there")
 
 
-@command("tenonnx packs list smollm2.onnx")
+@command("tenonnx packs list model.onnx", "tenonnx packs list model.onnx --json")
 def list_(model: Model, json: AsJson = False) -> None:
     """List every pack of MODEL as it is declared, without hashing anything."""
     from tenonnx.compiled.load import declared
-    from tenonnx.schema.files import load
+    from tenonnx.text import read_model
 
-    rows = [row._asdict() for row in declared(load(_onnx(model)))]
+    rows = [row._asdict() for row in declared(read_model(model)[0])]
     if json:
-        print_json({"model": str(model), "packs": rows})
+        print_json({"model": model, "packs": rows})
         return
-    for row in rows:
-        print(f"{row['source']:40s} {row['layout']:8s} {row['device']:12s} {size(row['nbytes']):>14s}  {row['file'] or 'inline'}")
+    columns = [(row["source"], row["layout"], row["device"], size(row["nbytes"]), row["file"] or "inline") for row in rows]
+    for line in table(columns, numbers={3}):
+        print(line)
     print(f"{len(rows)} packs, {size(sum(row['nbytes'] for row in rows))}")
 
 
-@command("tenonnx packs explain smollm2.onnx")
+@command("tenonnx packs explain model.onnx", "tenonnx packs explain model.onnx --json")
 def explain(model: Model, json: AsJson = False) -> None:
     """Say of every pack whether this machine uses it, and why not."""
     from tenonnx.compiled.device import host
@@ -86,13 +94,13 @@ def explain(model: Model, json: AsJson = False) -> None:
     verdicts, lacking = inventory.verdicts(), inventory.lacking()
     if json:
         packs = [dataclasses.asdict(verdict) for verdict in verdicts]
-        print_json({"model": str(model), "host": host().architecture, "packs": packs, "packed_at_load": lacking})
+        print_json({"model": model, "host": host().architecture, "packs": packs, "packed_at_load": lacking})
         return
     _print_verdicts(verdicts)
     print(f"this host: {summary(verdicts) or 'no packs'}; {len(lacking)} weights are packed at load")
 
 
-@command("tenonnx packs verify smollm2.onnx")
+@command("tenonnx packs verify model.onnx", "tenonnx packs verify model.onnx --json")
 def verify(model: Model, json: AsJson = False) -> None:
     """Hash all sources and payloads again, and decode packs against their sources. Exit code 1 when anything is wrong."""
     from tenonnx.compiled.inventory import Inventory
@@ -102,7 +110,7 @@ def verify(model: Model, json: AsJson = False) -> None:
     faults = list(inventory.faults())
     count = len(inventory.model.compiled_tensors)
     if json:
-        print_json({"model": str(model), "packs": count, "faults": [fault._asdict() for fault in faults]})
+        print_json({"model": model, "packs": count, "faults": [fault._asdict() for fault in faults]})
     else:
         for fault in faults:
             print(f"{fault.where} {fault.source}: {fault.message}")
@@ -111,7 +119,7 @@ def verify(model: Model, json: AsJson = False) -> None:
         raise SystemExit(FAILED)
 
 
-@command("tenonnx packs prune smollm2.onnx")
+@command("tenonnx packs prune model.onnx", "tenonnx packs prune model.onnx --host-only")
 def prune(
     model: Model,
     host_only: Annotated[bool, typer.Option("--host-only", help="Remove what this machine does not use as well.")] = False,
@@ -130,18 +138,24 @@ def prune(
 
 
 def _print_verdicts(verdicts: Iterable[Any]) -> None:
-    for verdict in verdicts:
-        why = f": {verdict.why}" if verdict.why else ""
-        print(f"{verdict.kind:8s} {verdict.source:40s} {verdict.layout:8s} {verdict.device:12s} {size(verdict.nbytes)}{why}")
+    """A line for each pack, and one more that says why it is not used."""
+    found = list(verdicts)
+    columns = [(pack.kind, pack.source, pack.layout, pack.device, size(pack.nbytes)) for pack in found]
+    for pack, line in zip(found, table(columns, numbers={4}, flexible=1), strict=True):
+        print(line)
+        if pack.why:
+            print(prose(f"  {pack.why}"))
 
 
-def _onnx(path: Path) -> Path:
+def _onnx(name: str) -> Path:
     from tenonnx.errors import UnsupportedError
+    from tenonnx.text.loading import find_model
 
-    if path.exists() and path.suffix.lower() == ".gguf":
-        raise UnsupportedError(f"{path}: a GGUF holds no packs; convert it first: tenonnx convert {path.name} model.onnx")
+    path = find_model(name)
+    if path.suffix.lower() == ".gguf":
+        raise UnsupportedError(f"{name}: a GGUF holds no packs; convert it first: tenonnx convert {name} model.onnx --copy")
     return path
 
 
 for name, function in (("build", build), ("list", list_), ("explain", explain), ("verify", verify), ("prune", prune)):
-    app.command(name, epilog=f"Example: {function.__dict__['example']}")(function)
+    app.command(name, epilog=examples(function.__dict__["examples"]))(function)

@@ -11,11 +11,16 @@ from tenonnx.cli.common import AsJson, command, print_json, print_lines, write_t
 from tenonnx.errors import OptionError
 
 
-@command("tenonnx plan smollm2-135m --dim batch=1 --dim n=1 --context 4096 --html plan.html")
+@command(
+    "tenonnx plan smollm2-135m",
+    "tenonnx plan smollm2-135m --context 4096 --dim n=512",
+    "tenonnx plan smollm2-135m --html plan.html",
+)
 def plan(
     file: Annotated[str, typer.Argument(metavar="FILE", help="An .onnx file, a GGUF, or a known name.", show_default=False)],
     dim: Annotated[
-        list[str] | None, typer.Option(metavar="NAME=N", help="A dimension of the inputs; may be repeated.", show_default=False)
+        list[str] | None,
+        typer.Option(metavar="NAME=N", help="A dimension of the inputs; may be repeated.", show_default="one new token"),
     ] = None,
     context: Annotated[
         int | None, typer.Option(min=1, help="Positions that the caches hold.", show_default="what the model was trained for")
@@ -32,15 +37,16 @@ def plan(
     """Plan a run without one: its steps, the storage of every value, the peak, and whether a context fits in memory."""
     dims = _dims(dim or [])
     from tenonnx.check import raise_errors
-    from tenonnx.inspection.planned import as_json, plan_for
+    from tenonnx.inspection.planned import as_json, lengths, plan_for
+    from tenonnx.plan import Planner
     from tenonnx.text import read_model
     from tenonnx.text.loading import Names, context_length
 
     model, _ = read_model(file)
     raise_errors(model)
     metadata = {entry.key: entry.value for entry in model.metadata_props}
-    longest, rows = context_length(metadata), Names.from_metadata(metadata).logit_rows
-    planned = plan_for(file, model, dims, context, longest=longest, rows=rows)
+    longest, names, planner = context_length(metadata), Names.from_metadata(metadata), Planner(model)
+    planned = plan_for(file, planner, dims, context, longest=longest, names=names)
     if html is not None:
         from tenonnx.inspection.timeline import page
 
@@ -53,9 +59,11 @@ def plan(
         print_json(as_json(planned))
     elif html is None and svg is None:
         from tenonnx.inspection.machine import memory
-        from tenonnx.inspection.plan_text import plan_lines
+        from tenonnx.inspection.plan_text import length_lines, plan_lines
 
         print_lines(plan_lines(planned, memory(), every))
+        if not dims and context is None and longest is not None:
+            print_lines(length_lines(lengths(planner, planned, dims, longest, names)))
 
 
 def _dims(pairs: list[str]) -> dict[str, int]:

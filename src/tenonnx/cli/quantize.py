@@ -4,20 +4,24 @@ from __future__ import annotations
 
 import dataclasses
 import time
-from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from tenonnx.cli.common import AsJson, Model, command, print_json, progress_bar, size
+from tenonnx.cli.common import AsJson, Model, command, print_json, progress_bar, prose, size, table
 from tenonnx.errors import OptionError
 
 if TYPE_CHECKING:
     from tenonnx.convert import WeightError
 
+_HEAD = ("weight", "from", "to", "bytes", "max abs", "rms", "relative")
 
-@command("tenonnx quantize model.onnx small.onnx --weights '*=Q4_0' --weights 'lm_head*=Q8_0'")
+
+@command(
+    "tenonnx quantize model.onnx small.onnx --weights '*=Q4_0'",
+    "tenonnx quantize model.onnx small.onnx --weights '*=Q4_0' --weights 'lm_head*=Q8_0'",
+)
 def quantize(
     source: Model,
     out: Annotated[Path, typer.Argument(metavar="OUT", help="The .onnx file to write.", show_default=False)],
@@ -56,11 +60,11 @@ def quantize(
         skipped = [{"name": name, "reason": reason} for name, reason in made.skipped]
         print_json({"path": str(out), "weights": rows, "skipped": skipped, "weight_bytes": total, "seconds": took})
         return
-    for line in _table(made.weights):
+    for line in table([_HEAD, *map(_row, made.weights)], numbers=range(3, 7)):
         print(line)
     for name, reason in made.skipped:
-        print(f"skipped {name}: {reason}")
-    print(f"{out}: {size(out.stat().st_size)}, and {size(total)} of new weights in {out.name}.data; {took:.2f} s")
+        print(prose(f"skipped {name}: {reason}"))
+    print(prose(f"{out}: {size(out.stat().st_size)}, and {size(total)} of new weights in {out.name}.data; {took:.2f} s"))
 
 
 def _target(text: str) -> tuple[str, str]:
@@ -70,16 +74,6 @@ def _target(text: str) -> tuple[str, str]:
     return pattern, format
 
 
-def _table(rows: Sequence[WeightError]) -> Iterator[str]:
-    """One line per weight: its formats, bytes and errors."""
-    columns = [("weight", "from", "to", "bytes", "max abs", "rms", "relative")]
-    for row in rows:
-        errors = f"{row.max_abs:.2e}", f"{row.rms:.2e}", f"{row.relative:.2%}"
-        columns.append((row.name, row.before, row.after, f"{row.nbytes:,}", *errors))
-    widths = [max(map(len, column)) for column in zip(*columns, strict=True)]
-    for line in columns:
-        texts = [
-            text.ljust(width) if place < 3 else text.rjust(width)
-            for place, (text, width) in enumerate(zip(line, widths, strict=True))
-        ]
-        yield "  ".join(texts).rstrip()
+def _row(weight: WeightError) -> tuple[str, ...]:
+    errors = f"{weight.max_abs:.2e}", f"{weight.rms:.2e}", f"{weight.relative:.2%}"
+    return weight.name, weight.before, weight.after, f"{weight.nbytes:,}", *errors

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import re
 import textwrap
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 from rich.text import Text
@@ -137,6 +137,18 @@ def _fit(planned: Planned, memory: Memory) -> Iterator[Text]:
     else:
         short = bytes_text(planned.total_bytes - memory.available)
         yield Text(f"does not fit: {held} takes {short} over the {there}", style="bold")
+
+
+def length_lines(pairs: Iterable[tuple[Planned, Planned]]) -> Iterator[Text]:
+    """What lengths of the context take: caches, the peak of one new token and of a prompt's run, and all with the latter."""
+    for number, (one, many) in enumerate(pairs):
+        if number == 0:
+            yield Text()
+            yield Text(
+                f"  {'context':>9}  {'caches':>14}  {'peak, a token':>14}  {'peak, a prompt':>14}  {'in all':>14}", style="dim"
+            )
+        figures = (one.cache_bytes, one.plan.peak_bytes, many.plan.peak_bytes, many.total_bytes)
+        yield Text(f"  {one.context:>9,}" + "".join(f"  {bytes_text(figure):>14}" for figure in figures))
 
 
 def _row(name: str, nbytes: int, note: str) -> Text:

@@ -17,7 +17,9 @@ from tenonnx.shapes.paged import paged_nodes
 from tenonnx.shapes.symbols import pages_of
 from tenonnx.structs.formats_pages import page_format
 from tenonnx.structs.quantizations import Quantizations
+from tenonnx.text.loading import Names
 
+PROMPT = 512  # tokens of a prompt that one run takes
 _LENGTH_AXIS = 2  # of the caches of operators that onnxruntime runs in place
 
 
@@ -42,15 +44,20 @@ class Planned:
 
 
 def plan_for(
-    name: str, model: Any, dims: Mapping[str, int], context: int | None = None, *, longest: int | None = None, rows: str = ""
+    name: str,
+    planner: Planner,
+    dims: Mapping[str, int],
+    context: int | None = None,
+    *,
+    longest: int | None = None,
+    names: Names = Names(),  # noqa: B008 -- never changed
 ) -> Planned:
-    """Plan ``model`` for the given dimensions of its inputs, and caches of ``context`` positions, or else of ``longest``.
+    """Plan a model for the given dimensions of its inputs, and caches of ``context`` positions, or else of ``longest``.
 
-    An unnamed dimension is called ``input[axis]``. ``rows`` is the input that says which rows of logits are computed: one,
-    unless ``dims`` says more. Raises ``OptionError`` for dimensions without a number, naming them, and for names that no input
+    An unnamed dimension is called ``input[axis]``. The inputs of a decoder, by their ``names``, are those of one new token
+    and one row of logits, unless ``dims`` says more. Raises ``OptionError`` for dimensions without a number, naming them, and for names that no input
     has; ``ShapeError`` for a context over the capacity that the model declares; and what ``Planner.plan`` raises.
     """
-    planner = Planner(model)
     inputs = {name: symbol for name, symbol in planner.inference.inputs.items() if isinstance(symbol, SymTensor)}
     wanted = list(dict.fromkeys(dim for name, symbol in inputs.items() for dim in _named(name, symbol) if isinstance(dim, str)))
     unknown = [dim for dim in dims if dim not in wanted]
@@ -68,8 +75,10 @@ def plan_for(
             known.setdefault(dim, positions)
     if pages.dim:
         known.setdefault(pages.dim, pages.count)
-    for dim in _named(rows, inputs[rows]) if rows in inputs else ():
-        known.setdefault(str(dim), 1)
+    _assume_decoder(known, inputs, names, positions)
+    for dim in _page_ids(planner, inputs):
+        new = known.get(token_dim(inputs, names), 1)
+        known.setdefault(dim, -(-new // pages.tokens) if pages.tokens else 1)
     _require([dim for dim in wanted if dim not in known], {str(dim) for dim in capacities} | {pages.dim})
     shapes = {
         name: [known[dim] if isinstance(dim, str) else dim for dim in _named(name, symbol)]
@@ -79,6 +88,29 @@ def plan_for(
     plan = planner.plan(known, shapes=shapes, tables=pages.tables)
     held = min((known[dim] if isinstance(dim, str) else dim for dim in capacities), default=positions if pages.tables else None)
     return Planned(name, plan, {dim: known[dim] for dim in wanted}, held, pages.nbytes)
+
+
+def _assume_decoder(known: dict[str, int], inputs: Mapping[str, SymTensor], names: Names, positions: int | None) -> None:
+    """Give the dimensions of a decoder's inputs a number where they have none: 1, or of a mask one for each position."""
+    for name in (names.input_ids, names.position_ids, names.logit_rows):
+        for dim in _named(name, inputs[name]) if name in inputs else ():
+            known.setdefault(str(dim), 1)
+    if names.attention_mask in inputs and positions is not None:
+        for dim in list(_named(names.attention_mask, inputs[names.attention_mask]))[-1:]:
+            known.setdefault(str(dim), positions)
+
+
+def token_dim(inputs: Mapping[str, Any], names: Names) -> str:
+    """The dimension of a decoder's inputs that counts new tokens; "" where it has a fixed number, or none."""
+    dims = list(_named(names.input_ids, inputs[names.input_ids])) if names.input_ids in inputs else []
+    return dims[-1] if dims and isinstance(dims[-1], str) else ""
+
+
+def _page_ids(planner: Planner, inputs: Mapping[str, SymTensor]) -> Iterator[str]:
+    """The dimensions that count the pages which new rows go to."""
+    scope = planner.index.main
+    for name in {scope.nodes[position].input[1]: None for position in paged_nodes(scope, "PagedCacheUpdate")}:
+        yield from (dim for dim in _named(name, inputs[name]) if isinstance(dim, str)) if name in inputs else ()
 
 
 def _require(missing: list[str], capacities: set[str]) -> None:
@@ -115,11 +147,12 @@ class _Pages:
     count: int = 0
     nbytes: int = 0
     dim: str = ""
+    tokens: int = 0  # of a page
 
 
 def _pages(planner: Planner, context: int | None) -> _Pages:
     quantizations = Quantizations(planner.model)
-    count, nbytes, tables = 0, 0, {}
+    count, nbytes, tokens, tables = 0, 0, 0, {}
     for name, symbol in planner.inference.inputs.items():
         pages = pages_of(symbol)
         dims = tuple(dim for dim in (pages.dims or ()) if isinstance(dim, int)) if pages is not None else ()
@@ -127,13 +160,14 @@ def _pages(planner: Planner, context: int | None) -> _Pages:
             continue
         spec = PageSpec(pages.elem_type, dims)
         fresh = quantizations[pages.allowed[0]] if pages.allowed else page_format("F16", spec.size)
-        count = tables[name] = -(-context // spec.tokens)
+        tokens = spec.tokens
+        count = tables[name] = -(-context // tokens)
         nbytes += count * spec.nbytes(fresh)
     scope = planner.index.main
     readers = [scope.nodes[position].input[3] for position in paged_nodes(scope, "PagedAttention")]
     symbol = planner.inference.inputs.get(readers[0]) if readers and tables else None
     dim = list(_named(readers[0], symbol))[-1] if isinstance(symbol, SymTensor) and symbol.dims else ""
-    return _Pages(tables, count, nbytes, dim if isinstance(dim, str) else "")
+    return _Pages(tables, count, nbytes, dim if isinstance(dim, str) else "", tokens)
 
 
 def as_json(planned: Planned) -> dict[str, Any]:
@@ -169,3 +203,20 @@ def as_json(planned: Planned) -> dict[str, Any]:
             for value in plan.values
         ],
     }
+
+
+def lengths(
+    planner: Planner, planned: Planned, dims: Mapping[str, int], longest: int, names: Names
+) -> Iterator[tuple[Planned, Planned]]:
+    """Plans of one new token and of a prompt's run, for an eighth of the longest context and for all of it.
+
+    Nothing for a model without caches, and for one whose inputs are those of no decoder.
+    """
+    dim = token_dim(planner.inference.inputs, names)
+    if planned.context is None or not dim:
+        return
+    for context in dict.fromkeys((max(longest // 8, 1), longest)):
+        one, many = (
+            plan_for(planned.name, planner, {**dims, dim: count}, context, names=names) for count in (1, min(PROMPT, context))
+        )
+        yield one, many

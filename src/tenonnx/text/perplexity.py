@@ -12,6 +12,7 @@ import numpy as np
 from tenonnx.cache import PagedCache, Policy, Uniform
 from tenonnx.errors import OptionError, UnsupportedError
 from tenonnx.text.loading import TextModel
+from tenonnx.text.registry import Progress, silent
 
 BATCH = 32  # tokens of one run: what a policy does between runs follows the text closely
 
@@ -34,11 +35,17 @@ class Perplexity:
 
 
 def perplexity(
-    model: TextModel, text: str, policy: Policy | tuple[Policy, Policy], *, tokens: int = 2000, batch: int = BATCH
+    model: TextModel,
+    text: str,
+    policy: Policy | tuple[Policy, Policy],
+    *,
+    tokens: int = 2000,
+    batch: int = BATCH,
+    progress: Progress = silent,
 ) -> Perplexity:
     """The figures of ``policy`` over the first ``tokens`` tokens of ``text``.
 
-    ``model`` must have paged caches. Raises ``OptionError`` for a text of fewer than 2 tokens.
+    ``model`` must have paged caches; ``progress`` is told the tokens read. Raises ``OptionError`` for a text of fewer than 2 tokens.
     """
     ids = model.tokenizer.encode_prompt(text[: 16 * tokens])[:tokens]
     if len(ids) < 2 or batch < 1:
@@ -59,6 +66,7 @@ def perplexity(
             taken += time.perf_counter() - began if place == 0 else 0
             found.append(_log_softmax(logits))
             losses[place].append(-found[-1][np.arange(len(following)), following])
+        progress("read", start + len(part), len(ids))
         divergences.append((np.exp(found[1]) * (found[1] - found[0])).sum(-1))
     mean = [float(np.concatenate(parts).mean()) for parts in losses]
     return Perplexity(

@@ -15,6 +15,7 @@ from tenonnx.cache import Policy
 from tenonnx.errors import OptionError
 from tenonnx.text.generation import Context
 from tenonnx.text.loading import TextModel
+from tenonnx.text.registry import Progress, silent
 
 
 @dataclass(frozen=True)
@@ -44,10 +45,11 @@ def speed(
     decoded: int = 32,
     repeat: int = 3,
     kv: Policy | None = None,
+    progress: Progress = silent,
 ) -> Speed:
     """Measure prompts of some lengths into empty caches, and ``decoded`` single tokens behind others.
 
-    Nothing is sampled. Raises ``OptionError`` for lengths below 1 and depths below 0, and ``CapacityError`` where the model
+    Nothing is sampled; ``progress`` is told the lengths and depths that are done. Raises ``OptionError`` for lengths below 1 and depths below 0, and ``CapacityError`` where the model
     does not admit as many tokens.
     """
     if min((*prompts, decoded, repeat)) < 1 or min(depths, default=0) < 0:
@@ -59,11 +61,15 @@ def speed(
     session = model.session
     context = Context(model, max(16, *prompts, *(depth + decoded for depth in depths)), kv)
     first = _seconds(context, 0, 16, 16)
-    prompt_speeds = {count: _speed(context, 0, count, count, repeat) for count in prompts}
+    prompt_speeds: dict[int, float] = {}
     decode_speeds: dict[int, float] = {}
+    for count in prompts:
+        prompt_speeds[count] = _speed(context, 0, count, count, repeat)
+        progress("measure", len(prompt_speeds), len(prompts) + len(depths))
     per_token = {}
     for depth in depths:
         decode_speeds[depth] = _speed(context, depth, decoded, 1, repeat)
+        progress("measure", len(prompt_speeds) + len(decode_speeds), len(prompts) + len(depths))
         per_token[depth] = session.weight_bytes + context.cache.nbytes * depth // context.cache.capacity
     peak = _peak_rss()  # before the probe of memory, which takes some of its own
     reading = read_bandwidth(session.threads)

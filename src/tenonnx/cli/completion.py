@@ -1,0 +1,31 @@
+"""What a shell offers to complete: known models, model files, policies and formats. Nothing heavy is imported."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+_POLICIES = ("F16", "BF16", "F32", "INT8_PAGE", "FP8_PAGE", "INT4_PAGE", "INT2_PAGE", "aged", "budget:64MiB")
+_SUFFIXES = {".onnx", ".gguf"}
+
+
+def known_models(incomplete: str) -> list[str]:
+    """Known names that begin so."""
+    from tenonnx.text.registry import KNOWN
+
+    return [name for name in KNOWN if name.startswith(incomplete.lower())]
+
+
+def models(incomplete: str) -> list[str]:
+    """Known names, model files, and folders on the way to one."""
+    folder, begin = (Path(incomplete), "") if incomplete.endswith("/") else (Path(incomplete).parent, Path(incomplete).name)
+    try:
+        found = sorted(path for path in folder.iterdir() if path.name.startswith(begin) and (begin or path.name[0] != "."))
+    except OSError:
+        found = []
+    files = [str(path) for path in found if path.suffix.lower() in _SUFFIXES]
+    return known_models(incomplete) + files + [f"{path}/" for path in found if path.is_dir()]
+
+
+def policies(incomplete: str) -> list[str]:
+    """Names of policies, in the case in which they are written here."""
+    return [name for name in _POLICIES if name.lower().startswith(incomplete.lower())]
