@@ -76,7 +76,7 @@ def test_a_context_and_a_dimension_that_contradict_it() -> None:
     session = Session(spec_example())
     dims = {"batch": 1, "heads": 2, "head_size": 4}
     assert session.new_cache(context=8, dims=dims | {"max_length": 8}).capacity == 8
-    with pytest.raises(ShapeError, match="context 8: dims= says that max_length is 99; leave one of the two out"):
+    with pytest.raises(ShapeError, match="context 8: max_length is given as 99; leave one of the two out"):
         session.new_cache(context=8, dims=dims | {"max_length": 99})
     with pytest.raises(ShapeError, match=r"\(heads\) is -1; expected 0 or more"):
         session.new_cache(context=8, dims=dims | {"heads": -1})

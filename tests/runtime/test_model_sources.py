@@ -56,7 +56,7 @@ def test_a_folder_that_moved(path, tmp_path):
 
 def test_another_data_root(path, tmp_path):
     path.rename(tmp_path / "alone.onnx")
-    with pytest.raises(PayloadError, match="data_root="):
+    with pytest.raises(PayloadError, match="put it beside the model"):
         runs(tmp_path / "alone.onnx")
     assert runs(tmp_path / "alone.onnx", data_root=tmp_path / "real")
 

@@ -10,6 +10,7 @@ from typer.testing import CliRunner
 
 from tenonnx import cli
 from tests import packs
+from tests.gguf_files import write_llama
 
 pytestmark = pytest.mark.usefixtures("user_cache")
 
@@ -70,5 +71,7 @@ def test_an_unknown_device_and_a_missing_file_are_one_line(model):
 
 
 def test_a_gguf_holds_no_packs(tmp_path):
-    (tmp_path / "m.gguf").write_bytes(b"GGUF")
-    assert "convert it first" in run("list", tmp_path / "m.gguf").stderr
+    gguf = write_llama(tmp_path / "m.gguf")
+    assert run("list", gguf).stdout == "0 packs, 0 bytes\n"
+    for command in ("build", "explain", "verify", "prune"):
+        assert f"convert it first: tenonnx convert {gguf} model.onnx" in run(command, gguf).stderr

@@ -60,7 +60,7 @@ class Cache:
         wanted = planned_bytes(specs)
         if limit is not None and wanted > limit:
             raise CapacityError(
-                f"a cache of {wanted:,} bytes is over the limit of {limit:,}; ask for a shorter context, or raise limit="
+                f"a cache of {wanted:,} bytes is over the limit of {limit:,}; ask for a shorter context, or raise the limit"
             )
         self._buffer = allocated(wanted, "cache", "ask for a shorter context")
         whole = self._buffer.array()

@@ -27,7 +27,7 @@ def bench(
     threads: Threads = None,
     json: AsJson = False,
 ) -> None:
-    """Speed of prompts and of decoding, load time and memory, beside what reading memory allows."""
+    """Measure how fast a model is on this machine. Prompts, decoding, load and memory, beside what reading memory allows."""
     from tenonnx.cache import parse_policy
     from tenonnx.text import load_model
     from tenonnx.text.speed import speed

@@ -6,6 +6,7 @@ from typing import Annotated
 
 import typer
 
+from tenonnx.cli import completion
 from tenonnx.cli.common import FAILED, AsJson, command, print_json
 
 
@@ -14,7 +15,15 @@ from tenonnx.cli.common import FAILED, AsJson, command, print_json
     "tenonnx check model.onnx --json",
 )
 def check(
-    file: Annotated[str, typer.Argument(metavar="FILE", help="An .onnx file, a GGUF, or a known name.", show_default=False)],
+    file: Annotated[
+        str,
+        typer.Argument(
+            metavar="MODEL",
+            help="An .onnx file, a GGUF, an onnxruntime-genai folder, or a known name.",
+            show_default=False,
+            autocompletion=completion.models,
+        ),
+    ],
     json: AsJson = False,
 ) -> None:
     """List what a model breaks. Every finding of the checker is printed; exit code 1 when one is an error."""

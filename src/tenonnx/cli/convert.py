@@ -9,6 +9,7 @@ from typing import Annotated
 
 import typer
 
+from tenonnx.cli import completion
 from tenonnx.cli.common import AsJson, command, print_json, progress_bar, prose, size
 from tenonnx.errors import OptionError
 
@@ -24,7 +25,10 @@ def convert(
     source: Annotated[
         str,
         typer.Argument(
-            metavar="IN", help="A GGUF, an .onnx file, an onnxruntime-genai folder, or a known name.", show_default=False
+            metavar="IN",
+            help="A GGUF, an .onnx file, an onnxruntime-genai folder, or a known name.",
+            show_default=False,
+            autocompletion=completion.models,
         ),
     ],
     out: Annotated[Path, typer.Argument(metavar="OUT", help="The .onnx file to write.", show_default=False)],

@@ -7,6 +7,7 @@ from typing import Annotated, Any
 
 import typer
 
+from tenonnx.cli import completion
 from tenonnx.cli.common import AsJson, command, print_json, print_lines, write_text
 from tenonnx.errors import OptionError
 
@@ -24,6 +25,7 @@ def inspect(
             metavar="FILE",
             help="An .onnx file, a GGUF, a known name, a saved cache, or a format: Q4_K, module:format.",
             show_default=False,
+            autocompletion=completion.models,
         ),
     ],
     type: Annotated[
@@ -37,7 +39,7 @@ def inspect(
     ] = None,
     json: AsJson = False,
 ) -> None:
-    """Show what a model holds: size, inputs, caches, weights by format, types. No weight is read but those asked for."""
+    """Show a model's size, inputs, caches, weights and types. No weight is read but those asked for."""
     if values is not None and (type is not None or svg is not None):
         raise OptionError("--values shows an element, --type and --svg a type: ask for one of the two")
     if Path(file).is_file() and (_shows_pages(file, svg, json) or _shows_rows(file, svg, json)):

@@ -15,7 +15,7 @@ from tenonnx.cli.common import FAILED, AsJson, command, print_json, progress_bar
 from tenonnx.cli.group import Commands, examples
 
 app = typer.Typer(
-    help="Store weights as kernels read them, so that later starts map them; list, explain, verify and prune what is stored.",
+    help="Store weights as kernels read them. Later starts map them; list, explain, verify or prune what is stored.",
     cls=Commands,
     rich_markup_mode=None,
 )
@@ -37,7 +37,7 @@ def build(
     yes: Annotated[bool, typer.Option("--yes", "-y", help="Write without asking.")] = False,
     json: AsJson = False,
 ) -> None:
-    """Write the packs that MODEL lacks into it: entries in the .onnx, payloads in one file beside it."""
+    """Write the packs that MODEL lacks. Entries go into the .onnx, payloads into one file beside it."""
     from tenonnx.compiled import store
     from tenonnx.errors import OptionError
     from tenonnx.runtime import default_threads
@@ -69,7 +69,7 @@ def build(
 
 @command("tenonnx packs list model.onnx", "tenonnx packs list model.onnx --json")
 def list_(model: Model, json: AsJson = False) -> None:
-    """List every pack of MODEL as it is declared, without hashing anything."""
+    """List every pack of MODEL as it is declared. Nothing is hashed."""
     from tenonnx.compiled.load import declared
     from tenonnx.text import read_model
 
@@ -102,7 +102,7 @@ def explain(model: Model, json: AsJson = False) -> None:
 
 @command("tenonnx packs verify model.onnx", "tenonnx packs verify model.onnx --json")
 def verify(model: Model, json: AsJson = False) -> None:
-    """Hash all sources and payloads again, and decode packs against their sources. Exit code 1 when anything is wrong."""
+    """Check all packs against their sources. All is hashed again, packs are decoded. Exit code 1 for any fault."""
     from tenonnx.compiled.inventory import Inventory
     from tenonnx.runtime import default_threads
 
@@ -126,7 +126,7 @@ def prune(
     everything: Annotated[bool, typer.Option("--all", help="Remove every pack.")] = False,
     json: AsJson = False,
 ) -> None:
-    """Remove packs that are stale, damaged, duplicate or of no use to any machine, and shrink the files they lie in."""
+    """Remove packs that no machine uses. They are stale, damaged or duplicates; the files they lie in shrink."""
     from tenonnx.compiled.prune import prune as remove
 
     removed = remove(_onnx(model), host_only=host_only, everything=everything)

@@ -21,7 +21,7 @@ def perplexity(
     threads: Threads = None,
     json: AsJson = False,
 ) -> None:
-    """Perplexity of a text under a policy for the cache, and its divergence from a FLOAT16 cache."""
+    """Say how well a text is predicted under a cache policy. Prints the perplexity, and the divergence from a FLOAT16 cache."""
     from tenonnx.cache import parse_policy
     from tenonnx.text import load_model
     from tenonnx.text.perplexity import perplexity as measured

@@ -7,6 +7,7 @@ from typing import Annotated
 
 import typer
 
+from tenonnx.cli import completion
 from tenonnx.cli.common import AsJson, command, print_json, print_lines, write_text
 from tenonnx.errors import OptionError
 
@@ -17,7 +18,15 @@ from tenonnx.errors import OptionError
     "tenonnx plan smollm2-135m --html plan.html",
 )
 def plan(
-    file: Annotated[str, typer.Argument(metavar="FILE", help="An .onnx file, a GGUF, or a known name.", show_default=False)],
+    file: Annotated[
+        str,
+        typer.Argument(
+            metavar="MODEL",
+            help="An .onnx file, a GGUF, an onnxruntime-genai folder, or a known name.",
+            show_default=False,
+            autocompletion=completion.models,
+        ),
+    ],
     dim: Annotated[
         list[str] | None,
         typer.Option(metavar="NAME=N", help="A dimension of the inputs; may be repeated.", show_default="one new token"),
@@ -34,7 +43,10 @@ def plan(
     ] = None,
     json: AsJson = False,
 ) -> None:
-    """Plan a run without one: its steps, the storage of every value, the peak, and whether a context fits in memory."""
+    """Say what a run takes, and whether it fits in memory. Shows its steps, the storage that each writes, and the peak.
+
+    Dimensions of a decoder that are not given are those of one new token, its context what it was trained for.
+    """
     dims = _dims(dim or [])
     from tenonnx.check import raise_errors
     from tenonnx.inspection.planned import as_json, lengths, plan_for

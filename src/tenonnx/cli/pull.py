@@ -6,12 +6,18 @@ from typing import Annotated
 
 import typer
 
+from tenonnx.cli import completion
 from tenonnx.cli.common import AsJson, command, print_json, progress_bar, size
 
 
 @command("tenonnx pull smollm2-135m")
 def pull(
-    name: Annotated[str, typer.Argument(metavar="NAME", help="A known model: smollm2-135m.", show_default=False)],
+    name: Annotated[
+        str,
+        typer.Argument(
+            metavar="NAME", help="A known model: smollm2-135m.", show_default=False, autocompletion=completion.known_models
+        ),
+    ],
     json: AsJson = False,
 ) -> None:
     """Fetch a known model. Its SHA-256 is checked, and it is kept in the user's cache directory."""

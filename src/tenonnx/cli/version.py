@@ -8,8 +8,6 @@ from collections.abc import Iterator
 from importlib import resources
 from importlib.metadata import PackageNotFoundError, version
 
-from tenonnx import __version__
-
 _LIBRARIES = ("onnx", "onnxruntime", "numpy")
 
 
@@ -17,7 +15,7 @@ def version_lines() -> Iterator[str]:
     """One line on each."""
     from tenonnx._native import host_isa
 
-    yield f"tenonnx {__version__}"
+    yield f"tenonnx {_version('tenonnx')}"
     yield f"build: {_build()}"
     yield f"kernels: {host_isa()}"
     yield f"Python {platform.python_version()}, " + ", ".join(f"{name} {_version(name)}" for name in _LIBRARIES)

@@ -104,7 +104,7 @@ def convert(
     if is_gguf and aliases:
         raise UnsupportedError(f"{source}: a GGUF's caches are declared already; aliases are for ONNX models")
     if paged and (not is_gguf or portable is not None):
-        raise UnsupportedError(f"{source}: paged caches are made from a GGUF, and are not portable; leave out --paged")
+        raise UnsupportedError(f"{source}: paged caches are made from a GGUF, and are not portable; leave out the option paged")
     read = _gguf_source(source, paged) if is_gguf else _onnx_source(source, aliases)
     if {gguf.resolved(out), gguf.resolved(f"{out}.data")} & read.files:
         raise PayloadError(f"{out}: would replace the weights it is made from; name another file")
@@ -116,7 +116,7 @@ def convert(
     elif read.external_bytes and not copy and gguf.resolved(out.parent) != gguf.resolved(read.folder):
         raise PayloadError(
             f"{out}: a model finds its weights in its own folder, and these lie in {read.folder}; "
-            f"write {read.folder / out.name} instead, or copy the weights ({read.external_bytes} bytes) with --copy (copy=True)"
+            f"write {read.folder / out.name} instead, or copy the weights ({read.external_bytes} bytes) with the option copy"
         )
     copied = copy and portable is None
     files.save(model, out, data_root=read.folder if copied else None, progress=progress)

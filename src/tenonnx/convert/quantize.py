@@ -138,7 +138,7 @@ def _refuse_elsewhere(out: Path, written: Any, folder: Path | None) -> None:
     if kept and folder is not None and folder.resolve() != out.parent.resolve():
         raise PayloadError(
             f"{out}: the other weights stay in {', '.join(sorted(kept))} of {folder}, where a model elsewhere does not look; "
-            f"write {folder / out.name} instead, or copy them with --copy (copy=True)"
+            f"write {folder / out.name} instead, or copy them with the option copy"
         )
 
 

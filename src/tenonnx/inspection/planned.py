@@ -55,8 +55,9 @@ def plan_for(
     """Plan a model for the given dimensions of its inputs, and caches of ``context`` positions, or else of ``longest``.
 
     An unnamed dimension is called ``input[axis]``. The inputs of a decoder, by their ``names``, are those of one new token
-    and one row of logits, unless ``dims`` says more. Raises ``OptionError`` for dimensions without a number, naming them, and for names that no input
-    has; ``ShapeError`` for a context over the capacity that the model declares; and what ``Planner.plan`` raises.
+    and one row of logits, unless ``dims`` says more. Raises ``OptionError`` for dimensions without a number, naming them, and
+    for names that no input has; ``ShapeError`` for a context over the capacity that the model declares; and what
+    ``Planner.plan`` raises.
     """
     inputs = {name: symbol for name, symbol in planner.inference.inputs.items() if isinstance(symbol, SymTensor)}
     wanted = list(dict.fromkeys(dim for name, symbol in inputs.items() for dim in _named(name, symbol) if isinstance(dim, str)))

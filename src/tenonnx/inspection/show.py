@@ -10,6 +10,7 @@ import numpy as np
 from rich.text import Text
 
 from tenonnx.inspection.bitmap import BITS_PER_ROW, TIMES, BitMap, colour, letter, rows, unwrapped
+from tenonnx.inspection.machine import memory
 from tenonnx.inspection.values import Element
 from tenonnx.structs.physical import Node
 
@@ -156,6 +157,7 @@ def summary_lines(found: dict[str, Any], file_bytes: int | None) -> Iterator[Tex
     caches = [value for value in found["inputs"] if "access" in value]
     yield from _section("inputs", _grouped([value for value in found["inputs"] if "access" not in value]))
     yield from _section("caches (READ_WRITE)", _grouped(caches))
+    yield from _section("memory", list(_memory(found, total)))
     yield from _section("outputs", _grouped(found["outputs"]))
     groups = [
         (group["format"], f"{group['count']:>7,}  {bytes_text(group['bytes']):>12}  {group['file'] or 'in the model'}")
@@ -164,6 +166,20 @@ def summary_lines(found: dict[str, Any], file_bytes: int | None) -> Iterator[Tex
     yield from _section("weights", groups)
     yield from _section("types", [_type(declared) for declared in found["types"]])
     yield from _section("metadata", [(key, _clipped(" ".join(text.split()), 46)) for key, text in found["metadata"].items()])
+
+
+def _memory(found: dict[str, Any], weights: int) -> Iterator[tuple[str, str]]:
+    """What the caches take, and whether weights and caches fit; what a run allocates besides is the plan's to say."""
+    each, context = found["cache_bytes_per_token"], found["metadata"].get("tenonnx.context_length", "")
+    if each is None:
+        return
+    yield "a token", f"{each:,} bytes of caches"
+    if context.isascii() and context.isdecimal() and len(context) < 10:
+        free = memory()
+        wanted = weights + each * int(context)
+        fits = "fit" if wanted <= free.available else "do not fit"
+        yield f"a context of {int(context):,}", f"{bytes_text(each * int(context))}; with the weights {bytes_text(wanted)}"
+        yield "", f"these {fits} the {bytes_text(free.available)} that {free.limit}"
 
 
 def bytes_text(count: int) -> str:

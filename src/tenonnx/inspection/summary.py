@@ -26,6 +26,7 @@ def summary(subject: Subject) -> dict[str, Any]:
         "nodes": dict(Counter(node.op_type for node in model.graph.node).most_common()),
         "inputs": [_value(value, aliases) for value in _given(model)],
         "outputs": [_value(value, {}) for value in model.graph.output],
+        "cache_bytes_per_token": _bytes_per_token(model),
         "weights": _weights(subject),
         "types": _types(subject),
         "metadata": {entry.key: entry.value for entry in model.metadata_props},
@@ -66,6 +67,24 @@ def type_text(declared: Any) -> str:
         key = dtypes.BY_NUMBER.get(declared.map_type.key_type)
         return f"map({key.name if key else 'STRING'}, {type_text(declared.map_type.value_type)})"
     return (kind or "unknown").removesuffix("_type")
+
+
+def _bytes_per_token(model: Any) -> int | None:
+    """Bytes of all caches for one position of one sequence: their dimensions are numbers but for batch and capacity.
+
+    None without caches, and where a cache is no tensor of that kind.
+    """
+    caches = [value.type for value in _given(model) if value.access == ValueInfoProto.READ_WRITE]
+    found = [_bytes_per_position(declared.tensor_type) for declared in caches]
+    return sum(filter(None, found)) if found and None not in found else None
+
+
+def _bytes_per_position(tensor: Any) -> int | None:
+    known = dtypes.BY_NUMBER.get(tensor.elem_type)
+    symbols = [place for place, dim in enumerate(tensor.shape.dim) if not dim.HasField("dim_value")]
+    if known is None or len([place for place in symbols if place > 0]) != 1:
+        return None
+    return math.prod(dim.dim_value for place, dim in enumerate(tensor.shape.dim) if place not in symbols) * known.bits // 8
 
 
 def _weights(subject: Subject) -> list[dict[str, Any]]:

@@ -128,7 +128,7 @@ class Builder:
             raise UnsupportedError(f"value {name!r}: {symbol} has no native storage in this version; expected a tensor")
         if symbol.shape is None:
             raise ShapeError(
-                f"value {name!r}: its type {symbol} is not known before the run; give every symbol a number with dims=, or "
+                f"value {name!r}: its type {symbol} is not known before the run; give every dimension of the inputs a number, or "
                 "make the value's shape follow from the shapes of the inputs"
             )
         return symbol.elem_type, symbol.shape

@@ -69,10 +69,12 @@ class DenseInputs:
         for index, dim in enumerate(spec.symbol.dims):
             value = dims.get(dim) if isinstance(dim, str) else dim
             if index == growth.axis and isinstance(dim, str) and value not in (None, context):
-                raise ShapeError(f"context {context}: dims= says that {dim} is {value}; leave one of the two out")
+                raise ShapeError(f"context {context}: {dim} is given as {value}; leave one of the two out")
             value = unknown.get(index) if value is None else value
             if not isinstance(value, (int, np.integer)):
-                raise ShapeError(f"input {spec.name!r}: dimension {index} ({dim}) is not known; give it with dims=")
+                raise ShapeError(
+                    f"input {spec.name!r}: dimension {index} ({dim}) is not known; give its number, or declare it in the model"
+                )
             if value < 0:
                 raise ShapeError(f"input {spec.name!r}: dimension {index} ({dim}) is {value}; expected 0 or more")
             shape.append(int(value))

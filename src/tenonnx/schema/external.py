@@ -161,7 +161,7 @@ class DataRoot:
         if self.folder is None:
             raise PayloadError(
                 f"{where}: its bytes lie in the external file {location!r}, but a model in memory has no folder; "
-                "pass data_root=, or load the model by its path"
+                "name its folder (data_root), or load the model by its path"
             )
         pieces = location.split("/")
         if "\\" in location or "\0" in location or not all(pieces) or ".." in pieces:
@@ -190,5 +190,5 @@ def _refusal(error: OSError, folder: Path) -> str:
     if error.errno in (errno.ELOOP, errno.ENOTDIR):  # ENOTDIR: a link where a folder is expected
         return "is reached through a symbolic link or a file that is no folder; copy it into the model's folder"
     if error.errno == errno.ENOENT:
-        return f"is not in {str(folder)!r}; put it beside the model, or name its folder with data_root="
+        return f"is not in {str(folder)!r}; put it beside the model"
     return f"cannot be opened: {error.strerror}"

@@ -45,7 +45,8 @@ def perplexity(
 ) -> Perplexity:
     """The figures of ``policy`` over the first ``tokens`` tokens of ``text``.
 
-    ``model`` must have paged caches; ``progress`` is told the tokens read. Raises ``OptionError`` for a text of fewer than 2 tokens.
+    ``model`` must have paged caches; ``progress`` is told the tokens read. Raises ``OptionError`` for a text
+    of fewer than 2 tokens.
     """
     ids = model.tokenizer.encode_prompt(text[: 16 * tokens])[:tokens]
     if len(ids) < 2 or batch < 1:

@@ -49,8 +49,8 @@ def speed(
 ) -> Speed:
     """Measure prompts of some lengths into empty caches, and ``decoded`` single tokens behind others.
 
-    Nothing is sampled; ``progress`` is told the lengths and depths that are done. Raises ``OptionError`` for lengths below 1 and depths below 0, and ``CapacityError`` where the model
-    does not admit as many tokens.
+    Nothing is sampled; ``progress`` is told the lengths and depths that are done. Raises ``OptionError`` for lengths below 1
+    and depths below 0, and ``CapacityError`` where the model does not admit as many tokens.
     """
     if min((*prompts, decoded, repeat)) < 1 or min(depths, default=0) < 0:
         raise OptionError(
