@@ -376,7 +376,7 @@ def test_the_command_prints_a_row_per_weight(tmp_path, monkeypatch):
     arguments = ["quantize", str(tmp_path / "in.onnx"), str(tmp_path / "out.onnx"), "--weights", "*=q8_0", "--weights", "up=Q4_K"]
     refused = CliRunner().invoke(cli.app, arguments)
     assert refused.exit_code == 1 and refused.stderr.startswith("error: Q4_K has no encoder") and refused.stderr.count("\n") == 1
-    result = CliRunner().invoke(cli.app, arguments[:-2])
+    result = CliRunner().invoke(cli.app, arguments[:-2], env={"COLUMNS": "400"})
     lines = result.stdout.splitlines()
     assert result.exit_code == 0 and [line.split()[0] for line in lines[:-1]] == ["weight", *ROWS]
     assert all(len(line) <= 80 for line in lines[:-1]) and "Q8_0" in lines[1] and "%" in lines[1]

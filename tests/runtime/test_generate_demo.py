@@ -13,7 +13,7 @@ def test_the_demonstrated_model_is_sound():
 
 
 def test_the_demonstration_shows_one_address_the_bytes_and_three_refusals():
-    result = CliRunner().invoke(cli.app, ["demo"])
+    result = CliRunner().invoke(cli.app, ["demo"], env={"COLUMNS": "400"})
     assert result.exit_code == 0 and result.stderr == "" and result.stdout.count("\n") == 10
     assert len(set(re.findall(r"0x[0-9a-f]+", result.stdout))) == 1
     assert "2,304 of 786,432 bytes: positions 5 to 7" in result.stdout and "0 cache bytes allocated" in result.stdout

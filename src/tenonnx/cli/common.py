@@ -90,10 +90,10 @@ def command(*examples: str) -> Callable[[Callable[P, None]], Callable[P, None]]:
 
 
 def _as_options(message: str, parameters: Iterable[str]) -> str:
-    """Arguments of Python, such as top_p, by the names that they have on the command line."""
+    """A message with its arguments of Python, top_p or "the option copy", by the names that they have on the command line."""
     for name in parameters:
-        if "_" in name:
-            message = re.sub(rf"\b{name}\b", f"--{name.replace('_', '-')}", message)
+        spoken = rf"\b{name}\b" if "_" in name else rf"\bthe option {name}\b"
+        message = re.sub(spoken, f"--{name.replace('_', '-')}", message)
     return message
 
 
@@ -195,7 +195,8 @@ def table(rows: Sequence[Sequence[str]], numbers: Collection[int] = (), flexible
         return
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     over = sum(widths) + 2 * (len(widths) - 1) - width()
-    widths[flexible] = max(widths[flexible] - max(over, 0), _NARROWEST)
+    if over > 0:
+        widths[flexible] = min(widths[flexible], max(widths[flexible] - over, _NARROWEST))
     for row in rows:
         texts = [_cut(text, widths[place]) if place == flexible else text for place, text in enumerate(row)]
         cells = zip(texts, widths, strict=True)

@@ -27,5 +27,6 @@ def models(incomplete: str) -> list[str]:
 
 
 def policies(incomplete: str) -> list[str]:
-    """Names of policies, in the case in which they are written here."""
-    return [name for name in _POLICIES if name.lower().startswith(incomplete.lower())]
+    """Names of policies, in small letters for those who type them so."""
+    names = [name.lower() if incomplete.islower() else name for name in _POLICIES]
+    return [name for name in names if name.startswith(incomplete)]

@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 
 
 @command(
-    'tenonnx generate smollm2-135m "The capital of France is" -n 24 --temperature 0',
+    'tenonnx generate smollm2-135m "The capital of France is" -n 24',
     "tenonnx generate model.gguf --file story.txt --seed 7",
     "git log -5 | tenonnx generate smollm2-135m - --system 'Sum this up.'",
     "tenonnx generate smollm2-135m Once --kv aged --json",

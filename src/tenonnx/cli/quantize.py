@@ -20,7 +20,7 @@ _HEAD = ("weight", "from", "to", "bytes", "max abs", "rms", "relative")
 
 @command(
     "tenonnx quantize model.onnx small.onnx --weights '*=Q4_0'",
-    "tenonnx quantize model.onnx small.onnx --weights '*=Q4_0' --weights 'lm_head*=Q8_0'",
+    "tenonnx quantize in.onnx out.onnx --weights '*=Q4_0' --weights 'head*=Q8_0'",
 )
 def quantize(
     source: Model,
