@@ -14,6 +14,7 @@ from typing import Any, BinaryIO, TypeVar
 
 from tenonnx.errors import OptionError, PayloadError
 from tenonnx.schema.atomic import replacing
+from tenonnx.schema.places import as_path
 
 DIGEST = 32
 _LONGEST_HEADER = 1 << 30
@@ -39,9 +40,15 @@ def noted(note: Any) -> dict[str, Any]:
 
 
 def write(path: str | os.PathLike[str], magic: bytes, header: Any, payloads: Iterable[Any]) -> None:
-    """Write contiguous buffers behind their header, without a copy; an existing file is replaced whole or not at all."""
+    """Write contiguous buffers behind their header, without a copy; an existing file is replaced whole or not at all.
+
+    A symbolic link stays, and the file that it names is written.
+    """
+    place = as_path(path, "saved cache")
+    if place.is_symlink():
+        place = Path(os.path.realpath(place))
     text = json.dumps(header, separators=(",", ":")).encode()
-    with replacing(Path(path)) as stream:
+    with replacing(place) as stream:
         stream.write(magic + len(text).to_bytes(8, "little") + digest(text) + text)
         for payload in payloads:
             stream.write(payload)
@@ -50,7 +57,7 @@ def write(path: str | os.PathLike[str], magic: bytes, header: Any, payloads: Ite
 def opened(path: str | os.PathLike[str]) -> BinaryIO:
     """A file to read; ``PayloadError`` where it cannot be."""
     try:
-        return open(path, "rb")
+        return as_path(path, "saved cache").open("rb")
     except OSError as error:
         raise PayloadError(f"{path}: cannot be read: {error.strerror}") from error
 

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import functools
+import io
 import os
 import re
 import shutil
@@ -91,9 +93,10 @@ def command(*examples: str) -> Callable[[Callable[P, None]], Callable[P, None]]:
 
 def _as_options(message: str, parameters: Iterable[str]) -> str:
     """A message with its arguments of Python, top_p or "the option copy", by the names that they have on the command line."""
+    message = re.sub(r"\bthe option (\w+)", r"--\1", message)
     for name in parameters:
-        spoken = rf"\b{name}\b" if "_" in name else rf"\bthe option {name}\b"
-        message = re.sub(spoken, f"--{name.replace('_', '-')}", message)
+        if "_" in name:
+            message = re.sub(rf"\b{name}\b", f"--{name.replace('_', '-')}", message)
     return message
 
 
@@ -117,9 +120,11 @@ def open_closed_streams() -> None:
 
 
 def leave_unwritable(error: OSError) -> NoReturn:
-    """End a command whose output could not be written, as on a full disk."""
+    """End a command that met a file, or the output, that cannot be used, as on a full disk."""
     _drop_output()
-    fail(f"{error.filename or 'standard output'}: {error.strerror or error}; make room there, or name another place")
+    full = error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+    way = "make room there, or name another place" if full else "check its folder and permissions, or name another place"
+    fail(f"{error.filename or 'standard output'}: {error.strerror or error}; {way}")
 
 
 def _accept_any_text() -> None:
@@ -132,7 +137,8 @@ def _accept_any_text() -> None:
 
 def _drop_output() -> None:
     # What is buffered must not be written at exit, which would fail once more.
-    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    with contextlib.suppress(io.UnsupportedOperation):  # a stream of Python's own
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def print_json(value: Any) -> None:
@@ -175,7 +181,7 @@ def write_text(path: Path, text: str, what: str, suffix: str) -> None:
     try:
         path.write_text(text, encoding="utf-8")
     except OSError as error:
-        raise PayloadError(f"{path}: cannot be written: {error.strerror}") from error
+        raise PayloadError(f"{path}: cannot be written: {error.strerror}; name another place") from error
     tell(f"{path}: {what}")
 
 

@@ -38,7 +38,7 @@ def portable(model: Any, data_root: Path, weights: str = "float32") -> Any:
     Raises ``UnsupportedError`` naming an operator or type that has no portable form.
     """
     if weights not in WEIGHTS:
-        raise OptionError(f"weights {weights!r}: expected one of {', '.join(WEIGHTS)}")
+        raise OptionError(f"the option portable is {weights!r}; expected one of {', '.join(WEIGHTS)}")
     result = type(model)()
     result.CopyFrom(model)
     editor, types = Editor(result), known_types(model)

@@ -166,7 +166,9 @@ class Session:
                 raise UnsupportedError(f"limit={limit!r}: this model's caches are paged; bound their bytes with a Budget policy")
             return PagedCache(self._paged.new_pool(), policy, positive(context))
         if policy is not None:
-            raise UnsupportedError(f"policy {policy!r}: this model's caches are dense; a policy needs a model with paged caches")
+            raise UnsupportedError(
+                f"policy {policy!r}: this model's caches are dense; convert it with the option paged for a policy"
+            )
         return Cache(self.cache_specs(context, dims), limit)
 
     # ---- Runs

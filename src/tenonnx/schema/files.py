@@ -16,6 +16,7 @@ from tenonnx.schema.atomic import replacing, replacing_all
 from tenonnx.schema.external import DataRoot, MappedFile, map_file, parse_external
 from tenonnx.schema.messages import ModelProto, TensorProto, as_model
 from tenonnx.schema.payload import INLINE_FIELDS, is_external, raw_bytes
+from tenonnx.schema.places import as_path
 from tenonnx.schema.sections import before_packs
 
 _LOG = logging.getLogger("tenonnx")
@@ -53,7 +54,7 @@ def load_portable(path: str | os.PathLike[str]) -> tuple[Any, MappedFile]:
 
 def open_model(path: str | os.PathLike[str]) -> MappedFile:
     """A model file, mapped; ``PayloadError`` when it cannot be read or is over protobuf's limit."""
-    path = Path(path)
+    path = as_path(path, "model file")
     if path.is_dir():
         raise PayloadError(f"{path}: is a folder; name the .onnx file in it")
     file = map_file(path)
@@ -166,7 +167,7 @@ def save(
 
     Raises ``PayloadError`` when a file cannot be written or external data is not where the saved model would look.
     """
-    model, path = as_model(model), Path(path)
+    model, path = as_model(model), as_path(path, "model file")
     side = path.with_name(path.name + ".data")
     root = DataRoot(path.parent if data_root is None else data_root)
     check_external(model, root)

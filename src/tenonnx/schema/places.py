@@ -4,8 +4,19 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
+from typing import Any
 
 from tenonnx.errors import TenonnxError
+
+
+def as_path(given: Any, what: str) -> Path:
+    """A path from what a caller calls one: text, bytes or ``os.PathLike``. ``TypeError`` for a number, which would be read as
+    an open file's, and for anything else.
+    """
+    try:
+        return Path(os.fsdecode(given))
+    except TypeError:
+        raise TypeError(f"{what}: expected a path, found {type(given).__name__}; pass text or a pathlib.Path") from None
 
 
 def cache_folder() -> Path:

@@ -55,6 +55,8 @@ class Tokenizer:
         A leading beginning-of-sequence token is added where the model asks for one (or ``add_bos`` says so) and the text
         does not bring it. ``OptionError`` for text that is not valid Unicode.
         """
+        if not isinstance(text, str):
+            raise OptionError(f"the prompt: expected text, found {type(text).__name__}; pass a str")
         self._tokenizer.encode_special_tokens = not special
         try:
             ids = list(self._tokenizer.encode(text, add_special_tokens=False).ids)
