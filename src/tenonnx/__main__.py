@@ -1,0 +1,5 @@
+"""``python -m tenonnx``: the command line."""
+
+from tenonnx.cli import main
+
+main()
