@@ -6,6 +6,7 @@ import json
 import os
 
 import pytest
+import typer
 from typer.testing import CliRunner
 
 from tenonnx import cli
@@ -62,6 +63,22 @@ def test_a_size_over_the_limit_is_asked_for(model):
     assert refused.exit_code == 2 and "0.02 MB, over the limit of 0 MB" in refused.stderr and "--yes" in refused.stderr
     assert not list(model.parent.glob("*.packs"))
     assert run("build", model, "--limit", 0, "--yes").exit_code == 0
+
+
+def test_a_question_answered_with_no_and_with_ctrl_c(model, monkeypatch):
+    def no(*_, **__):
+        raise typer.Abort
+
+    def interrupted(*_, **__):
+        try:
+            raise KeyboardInterrupt
+        except KeyboardInterrupt:
+            raise typer.Abort from None
+
+    for build, code, told in ((no, 1, "error: the question was answered with no; nothing was done\n"), (interrupted, 130, "")):
+        monkeypatch.setattr("tenonnx.compiled.store.build", build)
+        result = run("build", model)
+        assert (result.exit_code, result.stderr, result.stdout) == (code, told, "")
 
 
 def test_an_unknown_device_and_a_missing_file_are_one_line(model):
