@@ -64,7 +64,7 @@ def test_an_update_past_the_capacity_is_no_plan() -> None:
 
 
 def test_symbols_without_a_number() -> None:
-    with pytest.raises(ShapeError, match="give every symbol a number"):
+    with pytest.raises(ShapeError, match="give every dimension of the inputs a number"):
         plan(spec_example(), {"batch": 1})
 
 
