@@ -67,12 +67,19 @@ TENONNX_INLINE void with_elements(const Tensor& t, F f) {
   }
 }
 
-// What a source has brought near while its rows are read, step by step: nothing where all keys of a head are one stream, which
-// processors follow by themselves.
 constexpr int64_t kAheadRows = 8;  // of one step
+constexpr int64_t kLine = 64;      // bytes that memory delivers together
 
-struct NothingAhead {
-  void step(int64_t) {}
+// Rows that will be read soon, brought near step by step as others are read: where the stream of keys turns to values, and
+// where pages end, processors have to find out anew what follows.
+struct RowsAhead {
+  const std::byte *at = nullptr, *wanted = nullptr, *end = nullptr;
+  int64_t row = 0;  // bytes
+
+  void step(int64_t rows) {
+    wanted = end - wanted > rows * row ? wanted + rows * row : end;
+    for (; at < wanted; at += kLine) __builtin_prefetch(at);
+  }
 };
 
 // Dense K and V, as the attention kernels over tensors have them.
@@ -87,19 +94,32 @@ struct DenseKeys {
     return {a, k.dims[1], k.dims[2], v.dims[3], a.has(3) ? &a.in[3] : nullptr, a.has(4) ? &a.in[4] : nullptr};
   }
 
-  // f(data, elements between rows, offset, rows, Ahead): `count` keys of one head from `first` on, as one run of rows.
+  // f(data, elements between rows, offset, rows, Ahead): `count` keys of one head from `first` on, as one run of rows. While K
+  // is read, V of the same keys is brought near, and while V is read, K of the keys that follow.
   template <typename F>
-  void keys(int64_t b, int64_t kv, int64_t first, int64_t count, F f) const { rows(k, b, kv, first, count, f); }
+  void keys(int64_t b, int64_t kv, int64_t first, int64_t count, F f) const {
+    rows(k, b, kv, first, count, ahead(v, b, kv, first, count), f);
+  }
   template <typename F>
-  void values(int64_t b, int64_t kv, int64_t first, int64_t count, F f) const { rows(v, b, kv, first, count, f); }
+  void values(int64_t b, int64_t kv, int64_t first, int64_t count, F f) const {
+    rows(v, b, kv, first, count, ahead(k, b, kv, first + count, count), f);
+  }
 
  private:
+  static int64_t place(const Tensor& t, int64_t b, int64_t kv, int64_t row) {
+    return b * t.strides[0] + kv * t.strides[1] + row * t.strides[2];
+  }
+
+  static RowsAhead ahead(const Tensor& t, int64_t b, int64_t kv, int64_t first, int64_t count) {
+    const int64_t left = t.dims[2] - first, rows = count < left ? count : left, row = t.dims[3] * size_of(t.dtype);
+    if (rows <= 0 || t.strides[2] != t.dims[3]) return {};  // other heads' rows between these
+    const std::byte* data = t.data + place(t, b, kv, first) * size_of(t.dtype);
+    return {data, data, data + rows * row, row};
+  }
+
   template <typename F>
-  static void rows(const Tensor& t, int64_t b, int64_t kv, int64_t first, int64_t count, F f) {
-    with_elements(t, [&](auto* data) {
-      f(data + b * t.strides[0] + kv * t.strides[1] + first * t.strides[2], t.strides[2], int64_t(0), count,
-        NothingAhead());
-    });
+  static void rows(const Tensor& t, int64_t b, int64_t kv, int64_t first, int64_t count, RowsAhead ahead, F f) {
+    with_elements(t, [&](auto* data) { f(data + place(t, b, kv, first), t.strides[2], int64_t(0), count, ahead); });
   }
 };
 

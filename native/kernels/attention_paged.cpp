@@ -17,20 +17,8 @@ namespace {
 
 constexpr int64_t kChunkKeys = 128, kMaxPage = 256;
 constexpr int64_t kDecoded = 32;  // rows decoded at a time: few enough to stay in the nearest cache
-constexpr int64_t kLine = 64;     // bytes that memory delivers together
 
 int64_t chunk_keys(int64_t page) { return page >= kChunkKeys ? page : kChunkKeys / page * page; }
-
-// Rows that will be read soon, brought near as others are read: pages end before processors have learned to follow them.
-struct RowsAhead {
-  const byte *at = nullptr, *wanted = nullptr, *end = nullptr;
-  int64_t row = 0;  // bytes
-
-  void step(int64_t rows) {
-    wanted = end - wanted > rows * row ? wanted + rows * row : end;
-    for (; at < wanted; at += kLine) __builtin_prefetch(at);
-  }
-};
 
 class PagedKeys {
  public:
@@ -124,7 +112,7 @@ class PagedKeys {
       else with_rows(part.page.kind, part.page.block, [&](auto rows) {
         for (int64_t r = 0; r < count; ++r) rows.decode(part.data + (i + r) * part.page.row, size, decoded + r * size);
       });
-      f(static_cast<const float*>(decoded), size, at + i, count, NothingAhead());
+      f(static_cast<const float*>(decoded), size, at + i, count, RowsAhead());
     }
   }
 

@@ -253,3 +253,10 @@ def test_a_control_group_leaves_less_than_the_machine_has(tmp_path, monkeypatch,
     assert memory().available == 0
     names[0].write_text("max")
     assert memory().limit == "this machine has free"
+
+
+def test_fusions_are_switched_by_name(llama):
+    steps = {choice: len(planned(llama, "--fusions", choice)["steps"]) for choice in ("none", "gate,norm", "all")}
+    assert steps["none"] > steps["gate,norm"] > steps["all"]
+    result = run("plan", str(llama), "--fusions", "gate,qkv")
+    assert result.exit_code == 1 and "'qkv' is none; expected all, none, or some of gate, residual" in result.stderr

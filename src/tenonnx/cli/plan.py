@@ -34,6 +34,9 @@ def plan(
     context: Annotated[
         int | None, typer.Option(min=1, help="Positions that the caches hold.", show_default="what the model was trained for")
     ] = None,
+    fusions: Annotated[
+        str, typer.Option(metavar="NAMES", help="Fusions to make: all, none, or some, as in gate,residual.")
+    ] = "all",
     every: Annotated[bool, typer.Option("--all", help="Show every step, also those of layers that are alike.")] = False,
     html: Annotated[
         Path | None, typer.Option(metavar="OUT", help="Draw the memory over the steps into an HTML page.", show_default=False)
@@ -58,7 +61,7 @@ def plan(
     raise_errors(model)
     metadata = {entry.key: entry.value for entry in model.metadata_props}
     longest, names, planner = context_length(metadata), Names.from_metadata(metadata), Planner(model)
-    planned = plan_for(file, planner, dims, context, longest=longest, names=names)
+    planned = plan_for(file, planner, dims, context, longest=longest, names=names, fusions=_names(fusions))
     if html is not None:
         from tenonnx.inspection.timeline import page
 
@@ -76,6 +79,10 @@ def plan(
         print_lines(plan_lines(planned, memory(), every))
         if not dims and context is None and longest is not None:
             print_lines(length_lines(lengths(planner, planned, dims, longest, names)))
+
+
+def _names(fusions: str) -> str | list[str]:
+    return fusions if fusions in ("all", "none") else fusions.split(",")
 
 
 def _dims(pairs: list[str]) -> dict[str, int]:

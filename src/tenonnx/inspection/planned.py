@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -51,6 +51,7 @@ def plan_for(
     *,
     longest: int | None = None,
     names: Names = Names(),  # noqa: B008 -- never changed
+    fusions: str | Collection[str] = "all",
 ) -> Planned:
     """Plan a model for the given dimensions of its inputs, and caches of ``context`` positions, or else of ``longest``.
 
@@ -86,7 +87,7 @@ def plan_for(
         for name, symbol in inputs.items()
         if symbol.dims is not None
     }
-    plan = planner.plan(known, shapes=shapes, tables=pages.tables)
+    plan = planner.plan(known, shapes=shapes, tables=pages.tables, fusions=fusions)
     held = min((known[dim] if isinstance(dim, str) else dim for dim in capacities), default=positions if pages.tables else None)
     return Planned(name, plan, {dim: known[dim] for dim in wanted}, held, pages.nbytes)
 
