@@ -256,6 +256,8 @@ def test_a_control_group_leaves_less_than_the_machine_has(tmp_path, monkeypatch,
 
 
 def test_fusions_are_switched_by_name(llama):
-    steps = {choice: len(json.loads(run(llama, "--fusions", choice, "--json"))["steps"]) for choice in ("none", "gate,norm", "all")}
+    steps = {
+        choice: len(json.loads(run(llama, "--fusions", choice, "--json"))["steps"]) for choice in ("none", "gate,norm", "all")
+    }
     assert steps["none"] > steps["gate,norm"] > steps["all"]
     assert "'qkv' is none; expected all, none, or some of gate, residual" in run(llama, "--fusions", "gate,qkv", code=1)

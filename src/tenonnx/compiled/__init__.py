@@ -3,7 +3,7 @@
 from tenonnx.compiled.digest import Sources, digest, tensor_content
 from tenonnx.compiled.layout_types import storable
 from tenonnx.compiled.load import Matcher, Packs, Verdict, Wanted, summary
-from tenonnx.compiled.packers import as_packed, pack, wanted
+from tenonnx.compiled.packers import apart, as_packed, pack, wanted
 
 __all__ = [
     "Matcher",
@@ -11,6 +11,7 @@ __all__ = [
     "Sources",
     "Verdict",
     "Wanted",
+    "apart",
     "as_packed",
     "digest",
     "pack",

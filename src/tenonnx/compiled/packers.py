@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 import numpy as np
 
@@ -18,8 +18,21 @@ _PART = 8 << 20  # bytes of a payload that are packed at once
 
 def wanted(planner: Planner) -> dict[str, Wanted]:
     """The weights that some node of the model reads packed, by the name of their initializer."""
-    found = {name: as_packed(weight) for name, weight in planner.packed().items()}
-    return {name: want for name, want in found.items() if want is not None}
+    return {name: want for name, want in _packed(planner) if name not in planner.blocks}
+
+
+def apart(planner: Planner) -> dict[str, Wanted]:
+    """Those whose codes and scales are initializers apart, by the name of the codes: no pack is stored of them, as what tells
+    its source is one initializer.
+    """
+    return {name: want for name, want in _packed(planner) if name in planner.blocks}
+
+
+def _packed(planner: Planner) -> Iterator[tuple[str, Wanted]]:
+    for name, weight in planner.packed().items():
+        want = as_packed(weight)
+        if want is not None:
+            yield name, want
 
 
 def as_packed(weight: Weight) -> Wanted | None:

@@ -10,7 +10,7 @@ import math
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -25,6 +25,9 @@ from tenonnx.plan.types import CacheWrite, PageWrite, Storage, WeightKey
 from tenonnx.schema.graph import Scope
 from tenonnx.shapes import ShapesContext, SymTensor
 from tenonnx.shapes.symbols import pages_of
+
+if TYPE_CHECKING:
+    from tenonnx.plan.nbits import Blocks
 
 PARALLEL_BYTES = 64 * 1024  # a step that touches less is quicker on one thread than a meeting of all
 
@@ -48,6 +51,7 @@ class Weight:
     transposed: bool = False
     elem_type: int = FLOAT
     columns_first: bool = False  # a plain tensor that is stored as [columns, rows]
+    apart: bool = False  # its codes are one initializer, its scales another
 
     def turned(self) -> Weight:
         return replace(self, transposed=not self.transposed)
@@ -82,7 +86,9 @@ class Builder:
         context: ShapesContext,
         weights: dict[str, Weight],
         tables: Mapping[str, int] | None = None,
+        blocks: Mapping[str, Blocks] | None = None,
     ) -> None:
+        self.blocks = blocks or {}  # of weights that are apart, by their codes
         self.scope = scope
         self.aliases = aliases
         self.context = context
@@ -182,6 +188,8 @@ class Builder:
             key = WeightKey(weight.name, "dense")
             owner = Owner(weight.name, Storage.INITIALIZER, nbytes_of(FLOAT, weight.shape), weight=key)
             stored = Value(weight.name, FLOAT, weight.shape, row_major(weight.shape), owner)
+        if weight.apart:
+            return stored
         if weight.transposed != weight.columns_first:
             stored = stored.view(stored.dims[::-1], stored.strides[::-1], name)
         return self._materialize(name, CastOf(stored, weight.elem_type)) if weight.elem_type != stored.elem_type else stored

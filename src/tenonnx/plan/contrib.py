@@ -1,4 +1,5 @@
-"""Lowering of onnxruntime's own operators, as onnxruntime-genai's models have them: norms and attention that updates a cache.
+"""Lowering of onnxruntime's own operators, as onnxruntime-genai's models have them: norms, products by blocks of codes, and
+attention that updates a cache.
 
 What they compute is described in onnxruntime's docs/ContribOperators.md.
 """
@@ -6,16 +7,18 @@ What they compute is described in onnxruntime's docs/ContribOperators.md.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
 
 from tenonnx.plan.attention import attend, heads_of
-from tenonnx.plan.builder import FLOAT, INT32, INT64, Builder, identity
-from tenonnx.plan.decoder import rms_norm
+from tenonnx.plan.builder import FLOAT, INT32, INT64, Builder, Weight, identity
+from tenonnx.plan.decoder import multiplies, product_with, rms_norm
 from tenonnx.plan.draft import Value
 from tenonnx.plan.inplace import shifted, updated
+from tenonnx.plan.movement import packed_rows
+from tenonnx.plan.nbits import MICROSOFT, Blocks, gathered
 from tenonnx.schema.graph import Scope, attributes
 
 # Inputs of GroupQueryAttention, and the values of those attributes that no kernel has otherwise.
@@ -148,17 +151,54 @@ def _rotated(builder: Builder, label: str, value: Value, angles: tuple[Value, Va
     return result
 
 
+def matmul_nbits(builder: Builder, node: Any) -> bool:
+    """MatMulNBits: a product by blocks of codes, and a bias."""
+    weight, left = builder.lazy(node.input[1]), builder.value(node.input[0])
+    if not isinstance(weight, Weight) or not weight.apart or not multiplies(builder, node, left, weight.turned()):
+        return False
+    result, label = builder.output(node), builder.label(node)
+    bias = builder.optional(node, 5)
+    if bias is not None and bias.dims != result.dims[-1:]:
+        return False
+    product = product_with(builder, label, left, weight.turned(), result)
+    if bias is not None:
+        result = builder.new(node.output[0], FLOAT, product.dims)
+        builder.step("add", label, [product, bias.broadcast(product.dims)], [result], reuse=(0,))
+    builder.define(node, result)
+    return True
+
+
+def gather_nbits(builder: Builder, node: Any) -> bool:
+    """GatherBlockQuantized: rows of a weight that MatMulNBits multiplies by as well, as tied embeddings are."""
+    blocks = gathered(builder.scope, node, builder.blocks)
+    weight = None if blocks is None else builder.lazy(blocks.codes)
+    if not isinstance(weight, Weight) or blocks is None:
+        return False
+    if builder.type_of(node.input[0])[1] != (blocks.rows, blocks.columns * blocks.bits // 8):
+        return False
+    return packed_rows(builder, node, weight, builder.value(node.input[1]))
+
+
 Rules = dict[tuple[str, str], Callable[[Builder, Any], bool]]
 RULES: Rules = {
     ("", "SimplifiedLayerNormalization"): simplified_norm,
     ("com.microsoft", "SkipSimplifiedLayerNormalization"): skip_norm,
     ("com.microsoft", "GroupQueryAttention"): group_query_attention,
+    ("com.microsoft", "MatMulNBits"): matmul_nbits,
+    ("com.microsoft", "GatherBlockQuantized"): gather_nbits,
 }
 
 
-def rules(scope: Scope) -> Rules:
+def rules(scope: Scope, blocks: Mapping[str, Blocks]) -> Rules:
     """The rules of a graph whose operators of onnxruntime's own all have one, else none: native steps would cut into pieces
-    what it runs as a whole, each with memory of its own.
+    what it runs as a whole, each with memory of its own. ``blocks`` are the weights of its MatMulNBits that kernels have.
     """
-    own = {(node.domain, node.op_type) for node in scope.nodes if node.domain == "com.microsoft"}
-    return RULES if own <= RULES.keys() else {}
+    own = [node for node in scope.nodes if node.domain == MICROSOFT]
+    native = all((node.domain, node.op_type) in RULES and _has_weight(scope, node, blocks) for node in own)
+    return RULES if native else {}
+
+
+def _has_weight(scope: Scope, node: Any, blocks: Mapping[str, Blocks]) -> bool:
+    if node.op_type == "MatMulNBits":
+        return node.input[1] in blocks
+    return node.op_type != "GatherBlockQuantized" or gathered(scope, node, blocks) is not None

@@ -31,10 +31,10 @@ def matmul(builder: Builder, node: Any) -> bool:
     """Activations times a packed weight: StructDecode → Transpose → MatMul of the graph in one kernel."""
     weight = builder.lazy(node.input[1])
     left = builder.value(node.input[0])
-    if not isinstance(weight, Weight) or not _multiplies(builder, node, left, weight):
+    if not isinstance(weight, Weight) or not multiplies(builder, node, left, weight):
         return False
     result = builder.output(node)
-    product = _product(builder, builder.label(node), left, weight, result)
+    product = product_with(builder, builder.label(node), left, weight, result)
     if product is not result:
         builder.step("copy", f"Cast of {product.name}", [product], [result])
     builder.define(node, result)
@@ -47,12 +47,12 @@ def gemm(builder: Builder, node: Any) -> bool:
     weight, left = builder.lazy(node.input[1]), builder.value(node.input[0])
     if isinstance(weight, Weight) and given.get("transB", 0):
         weight = weight.turned()
-    if not isinstance(weight, Weight) or len(left.dims) != 2 or not _multiplies(builder, node, left, weight):
+    if not isinstance(weight, Weight) or len(left.dims) != 2 or not multiplies(builder, node, left, weight):
         return False
     if given.get("transA", 0):
         left = left.view(left.dims[::-1], left.strides[::-1], left.name)
     result, label = builder.output(node), builder.label(node)
-    total = _scaled(builder, _product(builder, label, left, weight, result), float(given.get("alpha", 1.0)))
+    total = _scaled(builder, product_with(builder, label, left, weight, result), float(given.get("alpha", 1.0)))
     beta = float(given.get("beta", 1.0))
     bias = builder.optional(node, 2)
     if bias is not None and beta != 0.0:
@@ -67,14 +67,14 @@ def gemm(builder: Builder, node: Any) -> bool:
     return True
 
 
-def _multiplies(builder: Builder, node: Any, left: Value, weight: Weight) -> bool:
+def multiplies(builder: Builder, node: Any, left: Value, weight: Weight) -> bool:
     """Whether a kernel has this product: of floats of one type, into storage of its own."""
     if weight.layout is None or not weight.transposed or builder.aliases.source(node.output[0]) is not None:
         return False
     return bool(left.dims) and left.elem_type == weight.elem_type
 
 
-def _product(builder: Builder, label: str, left: Value, weight: Weight, result: Value) -> Value:
+def product_with(builder: Builder, label: str, left: Value, weight: Weight, result: Value) -> Value:
     """``left`` [..., K] times a packed weight, in FLOAT: ``result`` itself where that is FLOAT."""
     layout = weight.layout
     if layout is None:

@@ -38,7 +38,7 @@ _UNARY = {
 def binary(builder: Builder, node: Any) -> bool:
     """Two operands of one type, broadcast to the output's dimensions."""
     kernel, types = _BINARY[node.op_type]
-    if node.op_type == "Mul" and _swish_product(builder, node):
+    if node.op_type == "Mul" and (_swish_product(builder, node) or _swish_of_sigmoid(builder, node)):
         return True
     operands = [builder.value(name) for name in node.input]
     if len(operands) != 2 or operands[0].elem_type not in types or operands[1].elem_type != operands[0].elem_type:
@@ -67,6 +67,21 @@ def _swish_product(builder: Builder, node: Any) -> bool:
         builder.step("swish_mul", builder.label(node), [gate.source, up], [result], floats=(gate.alpha,), reuse=(0, 1))
         builder.define(node, result)
         return True
+    return False
+
+
+def _swish_of_sigmoid(builder: Builder, node: Any) -> bool:
+    """x · Sigmoid(x) is Swish(x), as exporters without that operator spell it."""
+    if len(node.input) != 2 or builder.aliases.source(node.output[0]) is not None:
+        return False
+    for x, factor in (node.input, node.input[::-1]):
+        maker = builder.scope.producer.get(factor)
+        made_of = None if maker is None else builder.scope.nodes[maker.node]
+        if made_of is not None and (made_of.op_type, made_of.domain) == ("Sigmoid", "") and made_of.input[0] == x:
+            operand = builder.value(x)
+            if operand.elem_type == FLOAT:
+                builder.define(node, SwishOf(operand, 1.0))
+                return True
     return False
 
 

@@ -145,23 +145,36 @@ def gather(builder: Builder, node: Any) -> bool:
     axis = attributes(node).get("axis", 0)
     if indices.elem_type not in (INT64, INT32):
         return False
-    packed = (
-        isinstance(data, Weight) and data.layout is not None and not data.transposed and indices.elem_type == INT64 and axis == 0
-    )
-    dims = data.shape if isinstance(data, Weight) and packed else builder.value(node.input[0]).dims
-    axis %= len(dims)
+    if (
+        isinstance(data, Weight)
+        and not data.transposed
+        and not data.apart
+        and axis == 0
+        and packed_rows(builder, node, data, indices)
+    ):
+        return True
+    tensor = builder.value(node.input[0])
+    axis %= len(tensor.dims)
     label = builder.label(node)
-    check = builder.check("check_indices", indices, (dims[axis],), label)
-    indices = builder.dense(indices)
+    check = builder.check("check_indices", indices, (tensor.dims[axis],), label)
     result = builder.output(node)
-    if isinstance(data, Weight) and packed and data.layout is not None:
-        ints = (*data.shape, *data.layout.arguments)
-        rows = result if data.elem_type == FLOAT else builder.new(f"{result.name}.wide", FLOAT, result.dims)
-        builder.step(data.layout.gather, label, [packed_weight(data), indices], [rows], ints=ints, after=[check])
-        if rows is not result:
-            builder.step("copy", f"Cast of {rows.name}", [rows], [result])
-    else:
-        builder.step("gather", label, [builder.value(node.input[0]), indices], [result], ints=(axis,), after=[check])
+    builder.step("gather", label, [tensor, builder.dense(indices)], [result], ints=(axis,), after=[check])
+    builder.define(node, result)
+    return True
+
+
+def packed_rows(builder: Builder, node: Any, weight: Weight, indices: Value) -> bool:
+    """Rows of a packed weight; False where no kernel has them."""
+    if weight.layout is None or indices.elem_type != INT64:
+        return False
+    label = builder.label(node)
+    check = builder.check("check_indices", indices, (weight.shape[0],), label)
+    result = builder.output(node)
+    rows = result if weight.elem_type == FLOAT else builder.new(f"{result.name}.wide", FLOAT, result.dims)
+    ints = (*weight.shape, *weight.layout.arguments)
+    builder.step(weight.layout.gather, label, [packed_weight(weight), builder.dense(indices)], [rows], ints=ints, after=[check])
+    if rows is not result:
+        builder.step("copy", f"Cast of {rows.name}", [rows], [result])
     builder.define(node, result)
     return True
 

@@ -11,7 +11,7 @@ from typing import Any, Protocol
 from tenonnx.collection import uncollected
 from tenonnx.errors import BindingError, CheckError, UnsupportedError
 from tenonnx.layouts import layout_for
-from tenonnx.plan import contrib, decoder, elementwise, movement, paged
+from tenonnx.plan import contrib, decoder, elementwise, movement, nbits, paged
 from tenonnx.plan.builder import Builder, Weight
 from tenonnx.plan.constants import Constants, settle, unversioned
 from tenonnx.plan.control import FLOW_RULES
@@ -52,8 +52,11 @@ class Planner:
         self.aliases = self.inference.aliases
         self._opset = min((entry.version for entry in model.opset_import if entry.domain in ("", "ai.onnx")), default=0)
         self.formats: dict[str, str] = {}  # of initializers that may be packed, where the catalogue knows them
+        self.blocks = nbits.products(self.index.main)  # of weights whose codes are one initializer, by its name
+        self._contrib = contrib.rules(self.index.main, self.blocks)
+        if not self._contrib:
+            self.blocks = {}
         self.weights = self._weights()
-        self._contrib = contrib.rules(self.index.main)
         self._lock = threading.Lock()
 
     def _weights(self) -> dict[str, Weight]:
@@ -74,6 +77,10 @@ class Planner:
             plain = products(self.index.main)
             self.formats |= {name: FORMATS[weight.elem_type] for name, weight in plain.items()}
             found |= plain
+        for name, blocks in self.blocks.items():
+            shape = blocks.rows, blocks.columns
+            self.formats[name] = blocks.format
+            found[name] = Weight(name, shape, layout_for(blocks.format, shape), apart=True)
         return found
 
     @cached_property
@@ -86,7 +93,7 @@ class Planner:
 
     def packed(self) -> dict[str, Weight]:
         """The weights that some node reads packed: structured ones through StructDecode by a Gather, or a Transpose and a
-        MatMul, and plain ones by a MatMul or Gemm.
+        MatMul, and plain ones by a MatMul, Gemm or MatMulNBits.
         """
         scope = self.index.main
         found = {name: weight for name, weight in self.weights.items() if name in scope.initializers}
@@ -163,7 +170,7 @@ class Planner:
         self, context: ShapesContext, tables: Mapping[str, int] | None, left: set[int]
     ) -> tuple[Builder, dict[str, Value], list[DraftStep]]:
         """The steps that the outputs and caches need, not yet in order; the nodes in ``left`` go to onnxruntime."""
-        builder = Builder(self.index.main, self.aliases, context, self.weights, tables)
+        builder = Builder(self.index.main, self.aliases, context, self.weights, tables, self.blocks)
         for position, node in enumerate(self.index.main.nodes):
             with builder.under(builder.guards_of(position)):
                 if position in left:

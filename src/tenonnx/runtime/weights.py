@@ -13,9 +13,10 @@ import numpy as np
 
 from tenonnx.cache import Extent, extent
 from tenonnx.codecs import Decoder
-from tenonnx.compiled import Packs, as_packed, pack, tensor_content, wanted
+from tenonnx.compiled import Packs, apart, as_packed, pack, tensor_content, wanted
 from tenonnx.errors import PayloadError, UnsupportedError
 from tenonnx.plan import Planner, WeightKey
+from tenonnx.plan.nbits import payload
 from tenonnx.runtime.progress import late_bar
 from tenonnx.schema.external import DataRoot
 from tenonnx.schema.payload import is_external, struct_payload, tensor_array
@@ -42,7 +43,7 @@ class Weights:
         self._lock = threading.Lock()
         self._sizes: dict[int, int] = {}
         self.decoded_bytes = 0  # of weights that map to no compute layout
-        self._wanted = wanted(planner)
+        self._wanted = wanted(planner) | apart(planner)
         missing = {name: want for name, want in self._wanted.items() if name not in packs.arrays}
         with late_bar("packing weights", sum(want.nbytes for want in missing.values())) as done:
             touched = 0
@@ -119,11 +120,14 @@ class Weights:
             return self._packs.arrays[key.name]
         if key.layout == "tensor":
             return self._tensor(scope.initializers[key.name])
+        blocks = self._planner.blocks.get(key.name)
+        if blocks is not None:
+            return self._packed(key, payload(blocks, lambda name: tensor_array(scope.initializers[name], self._root)))
         if key.name in scope.initializers:
             return self._packed(key, tensor_content(scope.initializers[key.name], self._root))
         value = scope.structs[key.name]
-        payload = self._payload(value)
-        return self._dense(value, payload) if key.layout == "dense" else self._packed(key, payload)
+        stored = self._payload(value)
+        return self._dense(value, stored) if key.layout == "dense" else self._packed(key, stored)
 
     def _tensor(self, tensor: Any) -> np.ndarray:
         """An initializer as it stands: mapped, or copied where a page or more would be mapped for its few bytes."""
@@ -145,11 +149,11 @@ class Weights:
             )
         return payload
 
-    def _packed(self, key: WeightKey, payload: np.ndarray) -> np.ndarray:
+    def _packed(self, key: WeightKey, stored: np.ndarray) -> np.ndarray:
         want = as_packed(self._planner.weights[key.name])
         if want is None or want.layout.name != key.layout:
             raise UnsupportedError(f"initializer {key.name!r} does not repack to layout {key.layout!r}")
-        return pack(payload, self._planner.formats[key.name], want, self._threads, self._root.release)
+        return pack(stored, self._planner.formats[key.name], want, self._threads, self._root.release)
 
     def _dense(self, value: Any, payload: np.ndarray) -> np.ndarray:
         if self._formats == "strict":
