@@ -12,7 +12,7 @@ import onnxruntime
 import pytest
 from onnx import helper
 
-from tenonnx import convert
+from tenonnx import Session, convert
 from tenonnx.check import raise_errors
 from tenonnx.errors import PayloadError, UnsupportedError
 from tenonnx.schema.messages import ValueInfoProto
@@ -58,7 +58,7 @@ def steps(model: onnx.ModelProto, explicit: bool, batch: int) -> list[np.ndarray
     for count in (5, 1, 1):
         feeds: dict[str, np.ndarray] = {"input_ids": random.integers(0, VOCABULARY, (batch, count))}
         if explicit:
-            feeds["position"] = np.array(length)
+            feeds |= {"position": np.array(length), "logit_rows": np.arange(count)}
         else:
             feeds["attention_mask"] = np.ones((batch, length + count), np.int64)
         results = dict(zip(names, session.run(None, {**feeds, **past}), strict=True))
@@ -77,6 +77,27 @@ def test_the_position_tells_what_the_mask_told(folder: Path, batch: int) -> None
     after = onnx.ModelProto.FromString(model.SerializeToString())
     for ours, theirs in zip(steps(after, True, batch), steps(gqa_model(), False, batch), strict=True):
         np.testing.assert_array_equal(ours, theirs)
+
+
+def test_the_rows_of_logits_that_are_asked_for_are_those_of_all(folder: Path) -> None:
+    model, _, _ = convert.from_onnx(folder)
+    session = Session(model)
+    feeds = {"input_ids": np.array([[5, 7, 1, 6]])}
+    made = [
+        session.run(feeds | {"logit_rows": np.array(rows)}, cache=session.new_cache(context=8))["logits"]
+        for rows in ([0, 1, 2, 3], [3], [2, 0])
+    ]
+    np.testing.assert_array_equal(made[1], made[0][:, [3]])
+    np.testing.assert_array_equal(made[2], made[0][:, [2, 0]])
+
+
+def test_logits_of_one_row_stay_as_they_are(folder: Path) -> None:
+    stock = gqa_model()
+    stock.graph.output[0].type.tensor_type.shape.dim[1].ClearField("dim_param")
+    stock.graph.output[0].type.tensor_type.shape.dim[1].dim_value = 1
+    onnx.save(stock, folder / "model.onnx")
+    model, _, _ = convert.from_onnx(folder)
+    assert "logit_rows" not in [value.name for value in model.graph.input]
 
 
 def test_a_mask_with_another_use_stays(folder: Path) -> None:
@@ -101,7 +122,7 @@ def test_lengths_from_elsewhere_stay(folder: Path) -> None:
 def test_text_finds_its_way(folder: Path) -> None:
     model, _, _ = convert.from_onnx(folder)
     metadata = {entry.key: entry.value for entry in model.metadata_props}
-    assert Names.from_metadata(metadata) == Names("input_ids", "", "", "", "logits")
+    assert Names.from_metadata(metadata) == Names("input_ids", "", "logit_rows", "", "logits")
     assert metadata["tenonnx.context_length"] == "64"
     assert metadata["tenonnx.chat_template"] == "{{ messages[0].content }}"
     special = json.loads(metadata["tenonnx.special_tokens"])

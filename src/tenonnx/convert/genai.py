@@ -2,7 +2,8 @@
 
 The attention operators of such a model write new rows at the length that ``seqlens_k`` tells, which its graph sums from an
 attention mask as long as the text. Here the update position becomes an input of its own, ``position`` INT64[], so that no
-input's shape changes from token to token; the node's metadata ``tenonnx.position`` names it.
+input's shape changes from token to token; the node's metadata ``tenonnx.position`` names it. Another, ``logit_rows`` INT64[k],
+picks the rows whose logits are computed.
 """
 
 from __future__ import annotations
@@ -22,10 +23,11 @@ from tenonnx.schema.messages import TensorProto
 from tenonnx.shapes.operators import POSITION_KEY
 
 CONFIG = "genai_config.json"
-POSITION = "position"
+POSITION, ROWS = "position", "logit_rows"
 _LENGTHS, _TOTAL = 5, 6  # inputs of GroupQueryAttention
 _FLOATS = (TensorProto.FLOAT, TensorProto.FLOAT16, TensorProto.BFLOAT16)
 _KEPT = ("input_ids", "position_ids", "attention_mask")
+_PRODUCTS = ("MatMul", "MatMulNBits")  # by which logits are made
 
 
 def is_genai(path: str | os.PathLike[str]) -> bool:
@@ -66,6 +68,7 @@ def read(path: str | os.PathLike[str], findings: Findings) -> tuple[Any, Path]:
     for past, present in pairs:
         findings.left(past, present, "no operator of the graph can write it in place")
     _say_position(model, folder.part(decoder, "inputs").get("input_ids", "input_ids"), findings)
+    _say_rows(model, folder.part(decoder, "inputs").get("input_ids", "input_ids"), _logits(decoder), findings)
     if not folder.part(config, "search").get("past_present_share_buffer", True):
         findings.note("genai_config.json does not ask for past_present_share_buffer; the caches are shared all the same")
     _describe(model, config, decoder, path)
@@ -134,6 +137,27 @@ def _say_position(model: Any, ids: str, findings: Findings) -> None:
         findings.note(f"input {name!r} became {position!r}: the caches' length; rows of a batch are all as long, without padding")
 
 
+def _say_rows(model: Any, ids: str, logits: str, findings: Findings) -> None:
+    """Let an input choose the rows whose logits are computed, where the model computes them for every token."""
+    editor = Editor(model)
+    head, value, tokens = editor.maker(logits), editor.outputs.get(logits), editor.inputs.get(ids)
+    if head is None or head.op_type not in _PRODUCTS or value is None or tokens is None or ROWS in editor.inputs:
+        return
+    dims, token_dims = (part.type.tensor_type.shape.dim for part in (value, tokens))
+    if len(dims) != 3 or len(token_dims) != 2 or not dims[1].dim_param or dims[1].dim_param != token_dims[1].dim_param:
+        return
+    rows = editor.add_input(ROWS, TensorProto.INT64, ["k"])
+    picked = editor.add("Gather", [head.input[0], rows], f"{head.input[0]}.rows", axis=1)
+    editor.redirect(head.input[0], picked, [(head, 0)])
+    dims[1].dim_param = "k"
+    editor.finish()
+    findings.note(f"input {ROWS!r}: the rows of the tokens whose logits are computed")
+
+
+def _logits(decoder: dict[str, Any]) -> str:
+    return str(folder.part(decoder, "outputs").get("logits", "logits"))
+
+
 def _mask_of(editor: Editor, node: Any) -> str | None:
     """The attention mask whose row sums less 1, and whose length, are the lengths that a GroupQueryAttention takes."""
     lengths, total = (_uncast(editor, node.input[slot]) for slot in (_LENGTHS, _TOTAL))
@@ -164,7 +188,8 @@ def _describe(model: Any, config: dict[str, Any], decoder: dict[str, Any], path:
     found = {value.name for value in model.graph.input}
     names = folder.part(decoder, "inputs")
     inputs = {role: str(names[role]) for role in _KEPT if names.get(role) in found}
-    folder.describe(model, path, inputs=inputs, logits=folder.part(decoder, "outputs").get("logits", "logits"), special=about)
+    inputs |= {ROWS: ROWS} if ROWS in found else {}
+    folder.describe(model, path, inputs=inputs, logits=_logits(decoder), special=about)
     length = about.get("context_length")
     if isinstance(length, int) and length > 0:
         set_metadata(model, "tenonnx.context_length", str(length))
