@@ -18,6 +18,7 @@ import argparse
 import json
 import statistics
 import sys
+import time
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
 from pathlib import Path
@@ -32,6 +33,7 @@ OURS = "tenonnx"
 PROMPTS, DEPTHS, DECODED = [16, 128, 512, 2048], [0, 1024, 3000, 7000], 32
 QUICK_PROMPTS, QUICK_DEPTHS = [128, 512], [0, 1024, 3000]
 KL_TOKENS = 48
+PAUSE_S = 0.2  # between turns: threads of the engine before may still spin
 LESS_IS_BETTER = ("load", "first_token", "rss")
 
 Figures = dict[str, dict[str, list[float]]]  # measure -> engine -> one figure a round
@@ -56,6 +58,7 @@ class Race:
                     engine(method, *arguments)  # warm, and as deep as it will be
                 for _ in range(self.rounds):
                     for name, engine in engines.items():
+                        time.sleep(PAUSE_S)
                         self._note(measure, name, engine(method, *arguments))
                 print(f"  {measure}: {self._line(measure)}", file=sys.stderr, flush=True)
 
