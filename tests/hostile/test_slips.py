@@ -12,7 +12,9 @@ from typer.testing import CliRunner
 
 from tenonnx import CapacityError, Session, ShapeError, cli, save
 from tenonnx.cache import PagedCache, PagePool, PageSpec, PageTable
-from tenonnx.errors import OptionError, PayloadError
+from tenonnx.errors import CheckError, OptionError, PayloadError
+from tenonnx.structs import array, bits, f16, tensor, u8
+from tests.gguf_files import write_llama
 from tests.models import FLOAT, cache_model, spec_example
 
 
@@ -112,3 +114,36 @@ def test_a_policy_by_its_name() -> None:
 def test_a_page_that_no_memory_holds(heads: int) -> None:
     with pytest.raises(CapacityError, match="cannot be allocated; free pages, or choose a smaller format"):
         PageTable(PageSpec(FLOAT, (2**31, heads, 16, 64))).create(0, "F16")
+
+
+@pytest.mark.parametrize(
+    "declare, text",
+    [
+        (lambda: bits(x=2.5, y=5.5)[3], "width of component 'x' is 2.5"),
+        (lambda: bits(q="5")[1], "width of component 'q' is '5'"),
+        (lambda: bits(q=5)[8.5], "dimension is 8.5"),
+        (lambda: f16[2, 2], r"dimension is \(2, 2\)"),
+        (lambda: f16["a"], "dimension is 'a'"),
+        (lambda: tensor(u8, 3.0), "dimension is 3.0"),
+        (lambda: array(f16, None), "dimension is None"),
+        (lambda: u8[True], "dimension is True"),
+    ],
+)
+def test_widths_and_dimensions_of_types_are_whole_numbers(declare, text):
+    with pytest.raises(CheckError, match=text):
+        declare()
+    assert bits(q=np.int64(4))[np.int32(2)].bits == 8
+
+
+def test_a_gguf_whose_name_is_not_utf_8(tmp_path):
+    path = os.fsencode(tmp_path) + b"/m\xfcll.gguf"
+    write_llama(tmp_path / "m.gguf").rename(os.fsdecode(path))
+    for name in ("inspect", "check", "plan"):
+        told = command(name, os.fsdecode(path))
+        assert "is not UTF-8" in told and "give it another name" in told
+
+
+def test_no_onnx_model_is_written_under_the_name_of_a_gguf(tmp_path):
+    write_llama(tmp_path / "m.gguf")
+    assert "ends in .onnx" in command("convert", tmp_path / "m.gguf", tmp_path / "x.gguf")
+    assert not (tmp_path / "x.gguf").exists()

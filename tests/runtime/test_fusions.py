@@ -277,7 +277,7 @@ def test_a_llama_is_the_same_bits_by_any_fusions(tmp_path: Path, kind: str, bias
     assert set(found.values()) == {found["none"]}
 
 
-@pytest.mark.parametrize("wrong", ["qkv", ["gate", "qkv"], ""])
+@pytest.mark.parametrize("wrong", ["qkv", ["gate", "qkv"], "", 3, None])
 def test_a_fusion_that_is_none(wrong: Any) -> None:
     with pytest.raises(UnsupportedError, match="expected all, none, or some of gate, residual"):
         Session(keys(False), fusions=wrong)

@@ -20,7 +20,20 @@ from tests.models import FLOAT, INT64, Graph, cache_model, spec_example
 from tests.runtime.test_loops_at_run_time import loop_model
 
 DIMS = ["--dim", "batch=1", "--dim", "heads=2", "--dim", "head_size=4", "--dim", "new_length=3"]
-KEYS = ["peak_bytes", "arena_bytes", "workspace_bytes", "cache_bytes", "extra_cache_bytes", "steps", "values"]
+KEYS = [
+    "peak_bytes",
+    "arena_bytes",
+    "workspace_bytes",
+    "cache_bytes",
+    "extra_cache_bytes",
+    "steps",
+    "values",
+    "weight_bytes",
+    "output_bytes",
+    "total_bytes",
+    "available_bytes",
+    "fits",
+]
 
 
 def run(*arguments, code=0):
@@ -260,4 +273,4 @@ def test_fusions_are_switched_by_name(llama):
         choice: len(json.loads(run(llama, "--fusions", choice, "--json"))["steps"]) for choice in ("none", "gate,norm", "all")
     }
     assert steps["none"] > steps["gate,norm"] > steps["all"]
-    assert "'qkv' is none; expected all, none, or some of gate, residual" in run(llama, "--fusions", "gate,qkv", code=1)
+    assert "'qkv' is no fusion; give all, none, or some of gate, residual" in run(llama, "--fusions", "gate,qkv", code=2)

@@ -41,7 +41,7 @@ def convert(
         typer.Option(metavar="WEIGHTS", help="For stock onnxruntime: float32, float16 or nbits.", show_default=False),
     ] = None,
     paged: Annotated[
-        int, typer.Option(metavar="TOKENS", help="Keep K and V in pages of so many tokens, 64 being a good size.")
+        int, typer.Option(metavar="TOKENS", help="Keep K and V of a GGUF in pages of so many tokens, 64 being a good size.")
     ] = 0,
     json: AsJson = False,
 ) -> None:
@@ -51,6 +51,8 @@ def convert(
     aliases = _aliases(alias or [])
     with progress_bar(source) as progress:
         path = find_model(source, progress)
+        if out.suffix.lower() == ".gguf" and not out.exists():
+            raise OptionError(f"{out}: is to hold an ONNX model; name a file that ends in .onnx")
         from tenonnx.convert import convert as convert_model
 
         start, copied, total = time.perf_counter(), 0, path.stat().st_size

@@ -71,7 +71,9 @@ def plan(
 
         write_text(svg, picture(planned), "the memory of the plan, step by step", ".svg")
     if json:
-        print_json(as_json(planned))
+        from tenonnx.inspection.machine import memory
+
+        print_json(as_json(planned, memory().available))
     elif html is None and svg is None:
         from tenonnx.inspection.machine import memory
         from tenonnx.inspection.plan_text import length_lines, plan_lines
@@ -82,7 +84,13 @@ def plan(
 
 
 def _names(fusions: str) -> str | list[str]:
-    return fusions if fusions in ("all", "none") else fusions.split(",")
+    from tenonnx.plan.fusion import FUSIONS
+
+    names = fusions if fusions in ("all", "none") else fusions.split(",")
+    unknown = [name for name in ([] if isinstance(names, str) else names) if name not in FUSIONS]
+    if unknown:
+        raise OptionError(f"--fusions {fusions}: {unknown[0]!r} is no fusion; give all, none, or some of {', '.join(FUSIONS)}")
+    return names
 
 
 def _dims(pairs: list[str]) -> dict[str, int]:

@@ -29,6 +29,7 @@ from tenonnx.structs.reader import INLINE, Types
 
 ALIGNMENT = 64  # of a payload that kernels read where it lies
 LAYOUT, SEAL = "layout", "payload_digest"  # metadata of an entry
+UNMAPPED = "its format has no layout in this process: import the module that maps it (tenonnx.layouts.add) first"
 
 Kind = Literal["hit", "usable", "miss", "damaged"]
 
@@ -173,7 +174,8 @@ class Matcher:
         if count != 1:
             raise Rejected("damaged", f"{count or 'no'} initializers are named {entry.source_name!r}; expected one")
         if entry.source_name not in self.wanted:
-            raise Rejected("miss", "no kernel reads this initializer packed")
+            mapped = metadata(entry).get(LAYOUT, "").startswith("lut")
+            raise Rejected("miss", UNMAPPED if mapped else "no kernel reads this initializer packed")
 
     def device_is_in_range(self, entry: Any) -> None:
         if not entry.HasField("device") or not 0 <= entry.device < len(self.model.devices):

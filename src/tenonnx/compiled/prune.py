@@ -10,7 +10,7 @@ from typing import Any
 
 from tenonnx.compiled.device import RUNTIME, Host, features_of, known, needs
 from tenonnx.compiled.inventory import Inventory
-from tenonnx.compiled.load import Verdict
+from tenonnx.compiled.load import UNMAPPED, Verdict
 from tenonnx.compiled.store import PAGE, SUFFIX, copy_payload, grouped, in_range, locked, replace_packs, replacing
 from tenonnx.schema.external import parse_external
 
@@ -34,6 +34,7 @@ def prune(
 ) -> Removed:
     """Remove packs that no host can use: stale, damaged or duplicate ones, and those of another version or of no weight.
 
+    Packs of a format that this process has not mapped to a layout (``tenonnx.layouts.add``) may be of use to one that does.
     With ``host_only`` those that this host does not use go as well, and with ``everything`` all. Packs of other runtimes are
     kept as long as their source is there, unless ``everything`` is asked for. Payload files shrink, or go.
 
@@ -67,7 +68,7 @@ def _dropped(inventory: Inventory, host_only: bool, everything: bool) -> dict[in
         entries = [position for position in entries if not _foreign(inventory, position)]
         # A second pack of one source for one device is never taken.
         for verdict in inventory.matcher(_host_of(model, device)).match(entries, every=True).verdicts:
-            if verdict.kind != "hit":
+            if verdict.kind != "hit" and verdict.why != UNMAPPED:
                 dropped[verdict.entry] = verdict
     return dropped
 

@@ -103,8 +103,12 @@ def convert(
     is_gguf = not source.is_dir() and gguf.is_gguf(source)
     if is_gguf and aliases:
         raise UnsupportedError(f"{source}: a GGUF's caches are declared already; aliases are for ONNX models")
-    if paged and (not is_gguf or portable is not None):
-        raise UnsupportedError(f"{source}: paged caches are made from a GGUF, and are not portable; leave out the option paged")
+    if paged and not is_gguf:
+        raise UnsupportedError(f"{source}: only a GGUF is converted with pages, and this is none; leave out the option paged")
+    if paged and portable is not None:
+        raise UnsupportedError(
+            f"{source}: pages are no standard type, which a portable model is made of; leave out the option paged"
+        )
     read = _gguf_source(source, paged) if is_gguf else _onnx_source(source, aliases)
     if {gguf.resolved(out), gguf.resolved(f"{out}.data")} & read.files:
         raise PayloadError(f"{out}: would replace the weights it is made from; name another file")

@@ -251,6 +251,12 @@ def read(path: str | os.PathLike[str]) -> Gguf:
     or tensor type that is not known.
     """
     path, file = Path(path), resolved(path)
+    try:
+        file.name.encode()
+    except UnicodeEncodeError as error:
+        raise UnsupportedError(
+            f"{path}: its name is not UTF-8, in which a model names the file of its weights; give it another name"
+        ) from error
     metadata, tensors = _read_file(file)
     count = metadata.integer("split.count", 0)
     if count <= 1:

@@ -133,10 +133,12 @@ def _fit(planned: Planned, memory: Memory) -> Iterator[Text]:
     there = f"{bytes_text(memory.available)} that {memory.limit}"
     if planned.total_bytes <= memory.available:
         share = 100 * planned.total_bytes / max(1, memory.available)
-        yield Text(f"fits: {held} takes {share:.1f} % of the {there}", style="bold")
+        yield from _wrapped(f"fits: {held} takes {share:.1f} % of the {there}")
     else:
         short = bytes_text(planned.total_bytes - memory.available)
-        yield Text(f"does not fit: {held} takes {short} over the {there}", style="bold")
+        yield from _wrapped(f"does not fit: {held} takes {short} over the {there}")
+    if planned.context is not None and planned.longest is not None and planned.context > planned.longest:
+        yield from _wrapped(f"over what the model was trained for, {planned.longest:,} tokens: text stops there")
 
 
 def length_lines(pairs: Iterable[tuple[Planned, Planned]]) -> Iterator[Text]:

@@ -32,6 +32,7 @@ class Planned:
     dims: dict[str, int]
     context: int | None
     page_bytes: int  # of all pages that hold the context, in the formats that new pages get
+    longest: int | None = None  # positions that the model was trained for
 
     @property
     def cache_bytes(self) -> int:
@@ -89,7 +90,7 @@ def plan_for(
     }
     plan = planner.plan(known, shapes=shapes, tables=pages.tables, fusions=fusions)
     held = min((known[dim] if isinstance(dim, str) else dim for dim in capacities), default=positions if pages.tables else None)
-    return Planned(name, plan, {dim: known[dim] for dim in wanted}, held, pages.nbytes)
+    return Planned(name, plan, {dim: known[dim] for dim in wanted}, held, pages.nbytes, longest)
 
 
 def _assume_decoder(known: dict[str, int], inputs: Mapping[str, SymTensor], names: Names, positions: int | None) -> None:
@@ -172,8 +173,8 @@ def _pages(planner: Planner, context: int | None) -> _Pages:
     return _Pages(tables, count, nbytes, dim if isinstance(dim, str) else "", tokens)
 
 
-def as_json(planned: Planned) -> dict[str, Any]:
-    """The plan as plain data: sizes in bytes, steps and values as the plan's tables."""
+def as_json(planned: Planned, available: int) -> dict[str, Any]:
+    """The plan as plain data: sizes in bytes, ``available`` those that are free, steps and values as the plan's tables."""
     plan = planned.plan
     return {
         "peak_bytes": plan.peak_bytes,
@@ -204,6 +205,11 @@ def as_json(planned: Planned) -> dict[str, Any]:
             }
             for value in plan.values
         ],
+        "weight_bytes": plan.weight_bytes,
+        "output_bytes": plan.output_bytes,
+        "total_bytes": planned.total_bytes,
+        "available_bytes": available,
+        "fits": planned.total_bytes <= available,
     }
 
 

@@ -219,10 +219,13 @@ FUSIONS: dict[str, Callable[[_Steps, DraftStep], None]] = {
 
 def chosen(fusions: str | Collection[str]) -> tuple[str, ...]:
     """The names of fusions that "all", "none", or some of their names stand for; ``UnsupportedError`` for another."""
-    names = {"all": tuple(FUSIONS), "none": ()}.get(fusions, (fusions,)) if isinstance(fusions, str) else tuple(fusions)
+    if isinstance(fusions, str):
+        names: Collection[str] = {"all": tuple(FUSIONS), "none": ()}.get(fusions, (fusions,))
+    else:
+        names = fusions if isinstance(fusions, Collection) else (fusions,)
     for name in names:
         if name not in FUSIONS:
-            raise UnsupportedError(f"fusions: {name!r} is none; expected all, none, or some of {', '.join(FUSIONS)}")
+            raise UnsupportedError(f"fusions: {name!r} is no fusion; expected all, none, or some of {', '.join(FUSIONS)}")
     return tuple(name for name in FUSIONS if name in names)
 
 

@@ -192,6 +192,9 @@ class Planner:
             self._check_ports(position, node)
         if rule is None or not rule(builder, node):
             leave(builder, position, node)
+        for name in node.output:
+            if name and name not in builder.env:
+                raise UnsupportedError(f"{builder.label(node)}: its operator's rule has to define {name!r} (builder.define)")
 
     def _check_ports(self, position: int, node: Any) -> None:
         inputs, outputs = _needed_ports(node.op_type)
@@ -255,16 +258,18 @@ def plan(
     packs: str = "auto",
     device: str | None = None,
     tables: Mapping[str, PagesHeld] | None = None,
+    fusions: str | Collection[str] = "all",
 ) -> ExecutionPlan:
     """Plan a model for the given symbolic dimensions: steps, storage and the peak, without running or allocating.
 
     The plan does not depend on ``threads``, ``packs`` or ``device``: every kernel has the same workspace everywhere.
-    ``tables`` are the PageTables to be bound, by input name: ``cache_bytes`` counts the pages that they hold now. A table that
-    is not given counts nothing. Raises ``BindingError`` for a name that is no READ_WRITE table.
+    ``fusions`` are those to make, as of ``Session``. ``tables`` are the PageTables to be bound, by input name: ``cache_bytes``
+    counts the pages that they hold now, and a table that is not given counts nothing. Raises ``BindingError`` for a name that is
+    no READ_WRITE table.
     """
     planner, held = Planner(model), tables or {}
     for name in held:
         if name not in planner.aliases.mutable_inputs or pages_of(planner.inference.inputs[name]) is None:
             raise BindingError(f"tables: {name!r} is no READ_WRITE input of the model that is a table of pages")
-    found = planner.plan(dims, tables={name: len(table) for name, table in held.items()})
+    found = planner.plan(dims, tables={name: len(table) for name, table in held.items()}, fusions=fusions)
     return replace(found, cache_bytes=found.cache_bytes + sum(table.nbytes for table in held.values()))

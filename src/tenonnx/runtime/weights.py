@@ -44,6 +44,10 @@ class Weights:
         self._sizes: dict[int, int] = {}
         self.decoded_bytes = 0  # of weights that map to no compute layout
         self._wanted = wanted(planner) | apart(planner)
+        if formats == "strict":
+            for name, weight in planner.weights.items():
+                if weight.layout is None and name in planner.index.main.structs:
+                    raise _undecoded(name)
         missing = {name: want for name, want in self._wanted.items() if name not in packs.arrays}
         with late_bar("packing weights", sum(want.nbytes for want in missing.values())) as done:
             touched = 0
@@ -157,13 +161,17 @@ class Weights:
 
     def _dense(self, value: Any, payload: np.ndarray) -> np.ndarray:
         if self._formats == "strict":
-            raise UnsupportedError(
-                f"struct value {value.name!r} maps to no compute layout and would be decoded to FLOAT at load; "
-                'open the session with formats="any" to allow it'
-            )
+            raise _undecoded(value.name)
         decoded = np.ascontiguousarray(self._decode(value), np.float32)
         self.decoded_bytes += decoded.nbytes
         return decoded
+
+
+def _undecoded(name: str) -> UnsupportedError:
+    return UnsupportedError(
+        f"struct value {name!r} maps to no compute layout and would be decoded to FLOAT at load; "
+        'open the session with formats="any" to allow it'
+    )
 
 
 def _begin(part: Extent) -> int:

@@ -11,6 +11,7 @@ Nodes compare by bits and constants alone: names are labels.
 from __future__ import annotations
 
 import keyword
+import operator
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import ClassVar
@@ -60,7 +61,18 @@ class TypeLimit(UnsupportedError):
     """
 
 
+def _whole(number: object, what: str) -> int:
+    """A count as a Python int; ``CheckError`` for what is no whole number."""
+    try:
+        if not isinstance(number, (bool, np.bool_)):
+            return operator.index(number)  # type: ignore[arg-type]
+    except TypeError:
+        pass
+    raise CheckError(f"{what} is {number!r}; expected a whole number")
+
+
 def _checked_product(count: int, bits: int) -> int:
+    count = _whole(count, "its dimension")
     if not 0 <= count <= UINT64_MAX:
         raise CheckError(f"its dimension is {count}; expected a count from 0 to 2^64-1")
     return _checked(count * bits)
@@ -115,8 +127,8 @@ class Tensor(Node):
     def __post_init__(self) -> None:
         bits, empty = self.scalar.bits, 0
         for dimension in reversed(self.dims):
-            empty = dimension * (empty + (bits == 0))
-            bits = _checked_product(dimension, bits)
+            total = _checked_product(dimension, bits)
+            bits, empty = total, dimension * (empty + (bits == 0))
         self._settle(bits, 1 + len(self.dims), 1, empty)
 
     def __repr__(self) -> str:
@@ -132,9 +144,9 @@ class Array(Node):
     dimension: int
 
     def __post_init__(self) -> None:
-        element = self.element
+        element, total = self.element, _checked_product(self.dimension, self.element.bits)
         empty = self.dimension * (element.empty + (element.bits == 0))
-        self._settle(_checked_product(self.dimension, element.bits), element.depth + 1, element.fields, empty)
+        self._settle(total, element.depth + 1, element.fields, empty)
 
     def __repr__(self) -> str:
         return f"{self.element!r}[{self.dimension}]"
@@ -148,7 +160,7 @@ class Component:
     bits: int
 
     def __post_init__(self) -> None:
-        if not 0 < self.bits <= UINT32_MAX:
+        if not 0 < _whole(self.bits, f"the width of component {self.name!r}") <= UINT32_MAX:
             raise CheckError(f"component {self.name!r} is {self.bits} bits wide; expected 1 to 2^32-1")
 
 
@@ -162,9 +174,9 @@ class BitPacking(Node):
     def __post_init__(self) -> None:
         _unique("component", [component.name for component in self.components])
         element = sum(component.bits for component in self.components)
-        empty = self.dimension * (element == 0)
+        total = _checked_product(self.dimension, element)
         # One level for the axis, one for the components, one for the bytes of a wide component.
-        self._settle(_checked_product(self.dimension, element), 3, len(self.components), empty)
+        self._settle(total, 3, len(self.components), self.dimension * (element == 0))
 
     @property
     def element_bits(self) -> int:
