@@ -167,7 +167,7 @@ class Session:
             return PagedCache(self._paged.new_pool(), policy, positive(context))
         if policy is not None:
             raise UnsupportedError(
-                f"policy {policy!r}: this model's caches are dense, and a policy is for pages; if it came from a GGUF, convert it "
+                f"policy {policy!r}: this model's caches are dense, and a policy is for pages; if it is from a GGUF, convert it "
                 "with the option paged"
             )
         return Cache(self.cache_specs(context, dims), limit)
