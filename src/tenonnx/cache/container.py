@@ -73,7 +73,10 @@ def read_header(stream: BinaryIO, magic: bytes, what: str, where: str, parse: Ca
     ``parse`` raises ValueError and its like for.
     """
     if stream.read(len(magic)) != magic:
-        raise PayloadError(f"{where}: is no saved {what} of this version")
+        raise PayloadError(
+            f"{where}: is no saved {what} of this version; a model with pages loads what one with pages saved, and a dense one "
+            "what a dense one did"
+        )
     length, expected = int.from_bytes(stream.read(8), "little"), stream.read(DIGEST)
     if length > _LONGEST_HEADER or length > os.fstat(stream.fileno()).st_size:
         raise PayloadError(f"{where}: its header of {length} bytes does not fit the file; it is truncated or damaged")
