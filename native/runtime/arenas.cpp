@@ -23,7 +23,13 @@ Buffer Arenas::take(size_t bytes) {
   }
   if (found.data() != nullptr && found.size() >= bytes) return found;
   found = Buffer();
-  return Buffer(bytes, Purpose::arena);
+  try {
+    return Buffer(bytes, Purpose::arena);
+  } catch (...) {
+    std::lock_guard<std::mutex> lock(mutex_);
+    --lent_;
+    throw;
+  }
 }
 
 void Arenas::give(Buffer arena) {

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import os
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -19,16 +20,31 @@ def uncollected() -> Iterator[None]:
     Threads may be within at the same time; the last to leave enables the collector again, unless it was disabled before.
     """
     global _within, _paused
-    with _lock:
-        if _within == 0 and gc.isenabled():
-            gc.disable()
-            _paused = True
-        _within += 1
+    within = False
     try:
+        with _lock:
+            within = True
+            _within += 1
+            if _within == 1 and gc.isenabled():
+                _paused = True
+                gc.disable()
         yield
     finally:
         with _lock:
-            _within -= 1
+            _within = max(0, _within - within)
             if _within == 0 and _paused:
                 _paused = False
                 gc.enable()
+
+
+def _in_child() -> None:
+    """Threads that were within are not there after a fork."""
+    global _lock, _within, _paused
+    _lock, _within = threading.Lock(), 0
+    if _paused:
+        _paused = False
+        gc.enable()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_in_child)

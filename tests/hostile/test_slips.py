@@ -10,12 +10,12 @@ import numpy as np
 import pytest
 from typer.testing import CliRunner
 
-from tenonnx import CapacityError, Session, ShapeError, cli, save
-from tenonnx.cache import PagedCache, PagePool, PageSpec, PageTable
+from tenonnx import CapacityError, Session, ShapeError, cli, convert, save, text
+from tenonnx.cache import PagedCache, PagePool, PageSpec, PageTable, saved_note
 from tenonnx.errors import CheckError, OptionError, PayloadError
 from tenonnx.structs import array, bits, f16, tensor, u8
 from tests.gguf_files import write_llama
-from tests.models import FLOAT, cache_model, spec_example
+from tests.models import BOOL, FLOAT, INT64, Graph, cache_model, spec_example
 
 
 def command(*arguments: object) -> str:
@@ -147,3 +147,60 @@ def test_no_onnx_model_is_written_under_the_name_of_a_gguf(tmp_path):
     write_llama(tmp_path / "m.gguf")
     assert "ends in .onnx" in command("convert", tmp_path / "m.gguf", tmp_path / "x.gguf")
     assert not (tmp_path / "x.gguf").exists()
+
+
+def test_completion_offers_no_name_that_a_shell_evaluates_and_survives_odd_links(tmp_path, monkeypatch):
+    from tenonnx.cli.completion import models
+
+    monkeypatch.chdir(tmp_path)
+    for name in ("m.onnx", "$(touch x).onnx", "`x`.onnx", "a\nb.onnx", "a\\b.onnx", "two words.onnx"):
+        (tmp_path / name).touch()
+    os.symlink("/" + "a" * 300, "link.onnx")
+    assert {name for name in models("") if name.endswith(".onnx")} == {"m.onnx", "two words.onnx", "link.onnx"}
+
+
+@pytest.mark.parametrize("path", ["a\0b", "\ud800"])
+def test_names_that_no_file_has(path):
+    with pytest.raises((PayloadError, OSError)):
+        saved_note(path)
+
+
+def test_a_pipe_is_no_saved_cache(pipe):
+    with pytest.raises(PayloadError, match="is not a regular file"):
+        saved_note(pipe)
+
+
+@pytest.mark.parametrize("paged", [True, 1.5, "64", None])
+def test_pages_are_counted_in_tokens(tmp_path, paged):
+    with pytest.raises(OptionError, match="paged is"):
+        convert.from_gguf(write_llama(tmp_path / "m.gguf"), paged)
+
+
+@pytest.mark.parametrize("opening", [-1, 99, float("inf"), "1", None, 1.0])
+def test_a_conversation_begins_within_its_messages(tmp_path, opening):
+    model, _ = convert.from_gguf(write_llama(tmp_path / "m.gguf", vocabulary="bpe"))
+    model.metadata_props.add(key="tenonnx.chat_template", value="{{ messages[0].content }}")
+    save(model, tmp_path / "m.onnx")
+    talk = text.Conversation(text.load_model(tmp_path / "m.onnx"), context=32)
+    talk.context.save(tmp_path / "talk", {"messages": [], "opening": opening})
+    with pytest.raises(PayloadError, match="no conversation"):
+        talk.load(tmp_path / "talk")
+
+
+def test_an_update_in_a_branch_counts_by_whether_it_ran_whatever_its_name():
+    g, then, other = Graph(), Graph(), Graph()
+    g.input("flag", BOOL, [])
+    g.input("cache", FLOAT, [1, 1, "capacity", 4], mutable=True)
+    g.input("values", FLOAT, [1, 1, 3, 4])
+    g.input("position", INT64, [])
+    then.update("cache", "values", "position", "new")
+    then.body.node[0].name = "a + b"
+    then.output("new", FLOAT, None)
+    other.output("cache", FLOAT, None)
+    g.holding("If", ["flag"], "updated", then_branch=then, else_branch=other)
+    g.output("updated", FLOAT, [1, 1, "capacity", 4], alias_of="cache")
+    session = Session(g.model)
+    cache = session.new_cache(context=9)
+    for flag, length in ((False, 0), (True, 3), (False, 3)):
+        session.run({"flag": np.array(flag), "values": np.ones((1, 1, 3, 4), np.float32)}, cache=cache)
+        assert cache.length == length

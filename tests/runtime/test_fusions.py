@@ -10,7 +10,7 @@ import onnx
 import pytest
 from onnx.reference import ReferenceEvaluator
 
-from tenonnx import Session, UnsupportedError, convert
+from tenonnx import Session, UnsupportedError, convert, writable
 from tenonnx.plan.fusion import FUSIONS
 from tenonnx.structs import catalogue, declare
 from tests.gguf_files import write_llama
@@ -155,8 +155,6 @@ def keys(read: bool, *, heads: int = 2, size: int = 16, rotary_dim: int = 0, kin
     (False, 16, 0, FLOAT16), (False, 16, 8, FLOAT), (True, 16, 0, FLOAT16), (False, 514, 0, FLOAT16),
 ])  # fmt: skip
 def test_keys_are_rotated_as_they_are_written(n: int, read: bool, size: int, rotary_dim: int, kind: int) -> None:
-    from tenonnx import writable
-
     model, rng = keys(read, size=size, rotary_dim=rotary_dim, kind=kind), np.random.default_rng(1)
     feeds = {"x": rng.standard_normal((2, n, 2 * size)), "cos": rng.standard_normal((2, n, (rotary_dim or size) // 2))}
     feeds = {name: array.astype(np.float32) for name, array in feeds.items()}
@@ -170,6 +168,57 @@ def test_keys_are_rotated_as_they_are_written(n: int, read: bool, size: int, rot
         kernels[choice] = [step.kernel for step in executable.plan.steps]
     assert caches["none"].tobytes() == caches["rotary"].tobytes() and (caches["none"][:, :, 3 : 3 + n] != 1).any()
     assert ("rotary_update" in kernels["rotary"]) == (not read and size <= 512) and "rotary_update" not in kernels["none"]
+
+
+@pytest.mark.parametrize(
+    "dims, heads, reshaped, perm, cache",
+    [
+        ((2, 3, 32), 2, [2, 2, 3, 16], None, (2, 2, 9, 16)),  # reshaped, not transposed
+        ((2, 3, 32), 2, [6, 1, 2, 16], [0, 2, 1, 3], (6, 2, 9, 16)),  # tokens as a batch
+        ((2, 3, 32), 2, [2, 3, 4, 8], [0, 2, 1, 3], (2, 4, 9, 8)),  # heads split
+        ((1, 3, 3, 16), 0, None, [0, 2, 1, 3], (1, 3, 9, 16)),  # heads and tokens exchanged, as many of each
+        ((1, 2, 3, 16), 0, None, [0, 2, 1, 3], (1, 3, 9, 16)),
+        ((2, 2, 3, 16), 0, None, [1, 0, 2, 3], (2, 2, 9, 16)),  # batch and heads exchanged
+        ((1, 2, 3, 16), 0, [1, 4, 3, 8], None, (1, 4, 9, 8)),
+        ((1, 2, 3, 16), 0, [1, 2, 6, 8], None, (1, 2, 9, 8)),
+    ],
+)
+def test_keys_that_are_shown_in_another_order_are_written_by_a_step_of_their_own(
+    dims: tuple[int, ...], heads: int, reshaped: list[int] | None, perm: list[int] | None, cache: tuple[int, ...]
+) -> None:
+    g, table = Layers("F32"), (dims[0], dims[-2], 8)
+    g.input("x", FLOAT, dims)
+    for name in ("cos", "sin"):
+        g.input(name, FLOAT, table)
+    g.input("cache", FLOAT, cache, mutable=True)
+    g.input("position", INT64, [])
+    shown = g.node("RotaryEmbedding", ["x", "cos", "sin"], "rotated", num_heads=heads)
+    if reshaped:
+        shown = g.node("Reshape", [shown, g.constant("shape", np.array(reshaped))], "reshaped")
+    if perm:
+        shown = g.node("Transpose", [shown], "turned", perm=perm)
+    g.update("cache", shown, "position", "updated")
+    g.output("updated", FLOAT, cache, alias_of="cache")
+    rng = np.random.default_rng(2)
+    shapes = {"x": dims, "cos": table, "sin": table}
+    feeds = {name: rng.standard_normal(shape).astype(np.float32) for name, shape in shapes.items()} | {"position": np.array(1)}
+    found = []
+    for choice in ("none", "all"):
+        found.append(np.zeros(cache, np.float32))
+        Session(g.model, fusions=choice).run({**feeds, "cache": writable(found[-1])})
+    assert found[0].tobytes() == found[1].tobytes() and found[0].any()
+
+
+@pytest.mark.parametrize("width, merged", [(32, 64), (64, 32), (32, 32)])
+def test_norms_of_another_width_than_the_product_stay_steps(width: int, merged: int) -> None:
+    g = Layers("Q4_1")
+    g.input("x", FLOAT, ["batch", "n", 2, width])
+    g.constant("scale", g.rng.standard_normal(width).astype(np.float32))
+    g.node("RMSNormalization", ["x", "scale"], "normed", axis=-1)
+    g.node("Reshape", ["normed", g.constant("shape", np.array([0, -1, merged]))], "rows")
+    g.output(g.product("rows", "y", N, merged), FLOAT, ["batch", "m", N])
+    kernels = same(g.model, {"x": np.random.default_rng(0).standard_normal((1, 3, 2, width)).astype(np.float32)})
+    assert ("rms_norm_rows" in kernels["all"]) == (width == merged)
 
 
 def test_what_is_read_elsewhere_stays_a_step() -> None:
@@ -218,8 +267,6 @@ def test_projections_are_not_gathered_across_other_products() -> None:
 
 def test_a_cache_is_multiplied_before_it_is_updated() -> None:
     # The product reads the cache, the addend comes from the updated cache: joined, they would wait for each other.
-    from tenonnx import writable
-
     g = Layers("F32")
     g.input("cache", FLOAT, [4, K], mutable=True)
     g.input("values", FLOAT, [1, K])

@@ -56,10 +56,15 @@ def write(path: str | os.PathLike[str], magic: bytes, header: Any, payloads: Ite
 
 def opened(path: str | os.PathLike[str]) -> BinaryIO:
     """A file to read; ``PayloadError`` where it cannot be."""
+    found = as_path(path, "saved cache")
     try:
-        return as_path(path, "saved cache").open("rb")
+        if found.exists() and not found.is_file():  # a pipe would be waited for
+            raise PayloadError(f"{path}: is not a regular file; name the one that was saved")
+        return found.open("rb")
     except OSError as error:
         raise PayloadError(f"{path}: cannot be read: {error.strerror}") from error
+    except ValueError as error:
+        raise PayloadError(f"{path!r}: cannot be the name of a file: {error}") from error
 
 
 def begins_with(path: str | os.PathLike[str], magic: bytes) -> bool:

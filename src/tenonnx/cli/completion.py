@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 _POLICIES = ("F16", "BF16", "F32", "INT8_PAGE", "FP8_PAGE", "INT4_PAGE", "INT2_PAGE", "aged", "budget:64MiB")
 _SUFFIXES = {".onnx", ".gguf"}
+_SHELL = set("\\$`\"'")  # in names that are not offered: some shells evaluate what they are given
 
 
 def known_models(incomplete: str) -> list[str]:
@@ -22,8 +24,9 @@ def models(incomplete: str) -> list[str]:
         found = sorted(path for path in folder.iterdir() if path.name.startswith(begin) and (begin or path.name[0] != "."))
     except OSError:
         found = []
+    found = [path for path in found if path.name.isprintable() and not _SHELL & set(path.name)]
     files = [str(path) for path in found if path.suffix.lower() in _SUFFIXES]
-    return known_models(incomplete) + files + [f"{path}/" for path in found if path.is_dir()]
+    return known_models(incomplete) + files + [f"{path}/" for path in found if os.path.isdir(path)]
 
 
 def policies(incomplete: str) -> list[str]:

@@ -62,8 +62,10 @@ def from_gguf(path: str | os.PathLike[str], paged: int = 0) -> tuple[Any, Path]:
     Nothing is written and no weight is read. Raises ``PayloadError`` for a damaged or incomplete file and
     ``UnsupportedError`` for an architecture, tensor type or tokenizer that this version does not convert.
     """
+    if isinstance(paged, bool) or not isinstance(paged, (int, np.integer)):
+        raise OptionError(f"paged is {paged!r}; expected the tokens of a page, or 0 for dense caches")
     source = gguf.read(path)
-    return _model(source, paged), _folder(source)
+    return _model(source, int(paged)), _folder(source)
 
 
 @uncollected()

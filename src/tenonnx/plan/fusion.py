@@ -11,7 +11,7 @@ from collections.abc import Callable, Collection, Iterator
 from dataclasses import replace
 
 from tenonnx.errors import UnsupportedError
-from tenonnx.plan.draft import DraftStep, Value, identity, row_major
+from tenonnx.plan.draft import DraftStep, Value, identity
 from tenonnx.plan.types import Storage
 
 _MAX_HEAD = 512  # elements of a row that rotary_update holds, as in native/kernels/rotary.cpp
@@ -165,9 +165,10 @@ def _joins(step: DraftStep) -> bool:
 
 
 def _norm(steps: _Steps, step: DraftStep) -> None:
-    """RMSNormalization to 8-bit rows at once, if all its readers take those."""
-    maker = steps.maker(step.inputs[0], step) if step.kernel == "quantize_rows" else None
-    if maker is not None and maker.kernel == "rms_norm":
+    """RMSNormalization to 8-bit rows at once, if all its readers take those, of the width that was normalized."""
+    rows = step.inputs[0]
+    maker = steps.maker(rows, step) if step.kernel == "quantize_rows" else None
+    if maker is not None and maker.kernel == "rms_norm" and rows is not None and rows.dims[-1] == maker.outputs[0].dims[-1]:
         made = replace(
             maker, kernel="rms_norm_rows", label=_labels(maker, step), outputs=[step.outputs[0], *maker.outputs[1:]],
             parallel=maker.parallel or step.parallel,
@@ -176,20 +177,21 @@ def _norm(steps: _Steps, step: DraftStep) -> None:
 
 
 def _rotary(steps: _Steps, step: DraftStep) -> None:
-    """Keys rotated as they are written into a cache [batch, heads, positions, head], if nothing else reads them."""
+    """Keys rotated as they are written into a cache [batch, heads, positions, head], if nothing else reads them, and their heads
+    and tokens stand in the cache as they were rotated.
+    """
     if step.kernel != "cache_update" or step.ints != (2, 0) or len(step.outputs[0].dims) != 4:
         return
     cache, values, position = step.inputs
     if values is None or cache is None or cache.elem_type not in _FLOATS or cache.strides[3] != 1:
         return
-    whole = values.first()
-    maker = steps.maker(whole, step)
-    if maker is None or maker.kernel != "rotary" or values.size != whole.size or values.dims[3] > _MAX_HEAD:
+    maker = steps.maker(values.first(), step)
+    if maker is None or maker.kernel != "rotary" or values.dims[3] > _MAX_HEAD:
         return
     x, cos, sin = maker.inputs
-    x = None if x is None else _like(values, whole, x)
     interleaved, heads, rotated = maker.ints
-    if x is None or (heads and heads != values.dims[1]):
+    x = None if x is None else _by_heads(values, maker.outputs[0], x, heads)
+    if x is None:
         return
     made = replace(
         step, kernel="rotary_update", inputs=[cache, x, position, cos, sin], ints=(2, 0, interleaved, rotated),
@@ -198,14 +200,22 @@ def _rotary(steps: _Steps, step: DraftStep) -> None:
     steps.join([maker, step], made, step)
 
 
-def _like(view: Value, whole: Value, other: Value) -> Value | None:
-    """What ``view`` shows of ``whole``, of a value of the same dimensions; None where its strides do not allow it."""
-    if (view.dims, view.strides, view.offset) == (whole.dims, whole.strides, whole.offset):
-        return other
-    if other.strides != row_major(whole.dims) or view.offset != whole.offset:
+def _by_heads(rows: Value, rotated: Value, x: Value, heads: int) -> Value | None:
+    """What was rotated, as [batch, heads, n, head], if ``rows`` shows the result in this order; None for any other view of it."""
+    if len(rotated.dims) == 4:
+        return x if _shows(rows, rotated.dims, rotated.strides) else None
+    batch, count, hidden = rotated.dims
+    size = hidden // heads if heads else 0
+    dims, strides = (batch, heads, count, size), (count * hidden, size, hidden, 1)
+    if x.strides[2] != 1 or not _shows(rows, dims, strides):
         return None
-    found = other.view(view.dims, view.strides, other.name)
-    return found if found.strides[-1] == 1 else None
+    return x.view(dims, (x.strides[0], size, x.strides[1], 1), x.name)
+
+
+def _shows(value: Value, dims: tuple[int, ...], strides: tuple[int, ...]) -> bool:
+    """Whether a view has these dimensions, and these strides along all that have more than one element."""
+    same = all(dim == 1 or have == want for dim, have, want in zip(dims, value.strides, strides, strict=True))
+    return value.dims == dims and value.offset == 0 and same
 
 
 FUSIONS: dict[str, Callable[[_Steps, DraftStep], None]] = {

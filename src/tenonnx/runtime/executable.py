@@ -223,7 +223,7 @@ def _rows_written(plan: ExecutionPlan) -> list[tuple[int | None, int]]:
         label: number
         for number, step in enumerate(plan.steps)
         if step.guards and not (step.kernel or "").startswith("check")
-        for label in step.label.split(" + ")
+        for label in ([step.label] if step.label in rows else step.label.split(" + "))
         if label in rows
     }
     always = max((count for label, count in rows.items() if label not in guarded), default=0)

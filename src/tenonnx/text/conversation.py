@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 import os
 from collections.abc import Sequence
 from typing import Unpack
@@ -71,7 +72,9 @@ class Conversation:
         note = saved_note(path)
         try:
             messages = [{"role": str(each["role"]), "content": str(each["content"])} for each in note["messages"]]
-            opening = int(note["opening"])
+            opening = operator.index(note["opening"])
+            if not 0 <= opening <= len(messages):
+                raise ValueError("opening")
         except (KeyError, TypeError, ValueError) as error:
             raise PayloadError(f"{path}: holds a cache, but no conversation; save one with Conversation.save") from error
         self._settle()
