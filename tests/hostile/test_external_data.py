@@ -162,7 +162,7 @@ def test_a_device(folder):
 
 
 def test_what_is_not_there(folder):
-    refused(whole("missing.bin"), folder, "'missing.bin' is not in .*data_root=")
+    refused(whole("missing.bin"), folder, "'missing.bin' is not in .*put it beside the model")
     refused(whole("missing/weights.bin"), folder, "is not in")
     refused(whole("weights.bin/x"), folder, "a file that is no folder")
     refused(whole("x" * 300), folder, "cannot be opened: File name too long")

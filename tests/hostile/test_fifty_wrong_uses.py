@@ -253,7 +253,7 @@ def test_in_python(name: str) -> None:
 WRITERS: dict[str, Callable[[Path], tuple[int, str]]] = {
     "convert": lambda folder: told("convert", "m.gguf", str(folder / "m.onnx"), "--copy"),
     "quantize": lambda folder: told("quantize", "m.onnx", str(folder / "m.onnx"), "--weights", "*=Q8_0", "--copy"),
-    "plan": lambda folder: told("plan", "m.gguf", "--html", str(folder / "m.html")),
+    "plan": lambda folder: told("plan", "m.gguf", "--svg", str(folder / "m.svg")),
     "inspect": lambda folder: told("inspect", "Q4_K", "--svg", str(folder / "m.svg")),
     "cache": lambda folder: one_line(lambda: small().new_cache(context=4).save(folder / "m.cache")),
     "pages": lambda folder: one_line(lambda: session("paged.onnx").new_cache(context=4).save(folder / "m.cache")),

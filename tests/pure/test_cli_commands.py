@@ -17,7 +17,8 @@ from tenonnx.errors import PayloadError
 from tests.pure.text_fakes import model, writer
 
 DRIVER = """
-import sys, time
+import signal, sys, time
+signal.signal(signal.SIGINT, signal.default_int_handler)  # shells start what runs beside them with Ctrl-C ignored
 from tenonnx import cli, text
 from tests.pure.text_fakes import model, writer
 def slow(cached):

@@ -59,7 +59,7 @@ def test_a_genai_decoder_is_lengths_and_one_region(tmp_path: Path) -> None:
     ids = np.random.default_rng(1).integers(0, VOCABULARY, (1, 16))
 
     def feeds(n: int, past: int) -> dict[str, np.ndarray]:
-        return {"input_ids": ids[:, past : past + n]}
+        return {"input_ids": ids[:, past : past + n], "logit_rows": np.arange(n)}
 
     auto, whole = Session(model), Session(model, engine="onnxruntime")
     for a, b in zip(walk(auto, feeds, {}), walk(whole, feeds, {}), strict=True):
