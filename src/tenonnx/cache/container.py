@@ -58,7 +58,7 @@ def opened(path: str | os.PathLike[str]) -> BinaryIO:
     """A file to read; ``PayloadError`` where it cannot be."""
     found = as_path(path, "saved cache")
     try:
-        if found.exists() and not found.is_file():  # a pipe would be waited for
+        if found.exists() and not (found.is_file() or found.is_dir()):  # a pipe would be waited for
             raise PayloadError(f"{path}: is not a regular file; name the one that was saved")
         return found.open("rb")
     except OSError as error:
