@@ -10,7 +10,7 @@ import onnx
 import pytest
 from onnx.reference import ReferenceEvaluator
 
-from tenonnx import Session, UnsupportedError, convert, writable
+from tenonnx import OptionError, Session, convert, writable
 from tenonnx.plan.fusion import FUSIONS
 from tenonnx.structs import catalogue, declare
 from tests.gguf_files import write_llama
@@ -326,5 +326,5 @@ def test_a_llama_is_the_same_bits_by_any_fusions(tmp_path: Path, kind: str, bias
 
 @pytest.mark.parametrize("wrong", ["qkv", ["gate", "qkv"], "", 3, None])
 def test_a_fusion_that_is_none(wrong: Any) -> None:
-    with pytest.raises(UnsupportedError, match="expected all, none, or some of gate, residual"):
+    with pytest.raises(OptionError, match="expected all, none, or some of gate, residual"):
         Session(keys(False), fusions=wrong)

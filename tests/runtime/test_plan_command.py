@@ -273,4 +273,4 @@ def test_fusions_are_switched_by_name(llama):
         choice: len(json.loads(run(llama, "--fusions", choice, "--json"))["steps"]) for choice in ("none", "gate,norm", "all")
     }
     assert steps["none"] > steps["gate,norm"] > steps["all"]
-    assert "'qkv' is no fusion; give all, none, or some of gate, residual" in run(llama, "--fusions", "gate,qkv", code=2)
+    assert "'qkv' is no fusion; expected all, none, or some of gate, residual" in run(llama, "--fusions", "gate,qkv", code=2)

@@ -2,12 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated
-
-import typer
-
-from tenonnx.cli import completion
-from tenonnx.cli.common import FAILED, AsJson, command, print_json
+from tenonnx.cli.common import FAILED, AsJson, Model, command, print_json
 
 
 @command(
@@ -15,15 +10,7 @@ from tenonnx.cli.common import FAILED, AsJson, command, print_json
     "tenonnx check model.onnx --json",
 )
 def check(
-    file: Annotated[
-        str,
-        typer.Argument(
-            metavar="MODEL",
-            help="An .onnx file, a GGUF, an onnxruntime-genai folder, or a known name.",
-            show_default=False,
-            autocompletion=completion.models,
-        ),
-    ],
+    file: Model,
     json: AsJson = False,
 ) -> None:
     """List what a model breaks. Every finding of the checker is printed; exit code 1 when one is an error."""

@@ -7,8 +7,7 @@ from typing import Annotated
 
 import typer
 
-from tenonnx.cli import completion
-from tenonnx.cli.common import AsJson, command, print_json, print_lines, write_text
+from tenonnx.cli.common import AsJson, Model, command, print_json, print_lines, write_text
 from tenonnx.errors import OptionError
 
 
@@ -18,15 +17,7 @@ from tenonnx.errors import OptionError
     "tenonnx plan smollm2-135m --html plan.html",
 )
 def plan(
-    file: Annotated[
-        str,
-        typer.Argument(
-            metavar="MODEL",
-            help="An .onnx file, a GGUF, an onnxruntime-genai folder, or a known name.",
-            show_default=False,
-            autocompletion=completion.models,
-        ),
-    ],
+    file: Model,
     dim: Annotated[
         list[str] | None,
         typer.Option(metavar="NAME=N", help="A dimension of the inputs; may be repeated.", show_default="one new token"),
@@ -54,6 +45,7 @@ def plan(
     from tenonnx.check import raise_errors
     from tenonnx.inspection.planned import as_json, lengths, plan_for
     from tenonnx.plan import Planner
+    from tenonnx.plan.fusion import chosen
     from tenonnx.text import read_model
     from tenonnx.text.loading import Names, context_length
 
@@ -61,7 +53,8 @@ def plan(
     raise_errors(model)
     metadata = {entry.key: entry.value for entry in model.metadata_props}
     longest, names, planner = context_length(metadata), Names.from_metadata(metadata), Planner(model)
-    planned = plan_for(file, planner, dims, context, longest=longest, names=names, fusions=_names(fusions))
+    joined = chosen(fusions if fusions in ("all", "none") else fusions.split(","))
+    planned = plan_for(file, planner, dims, context, longest=longest, names=names, fusions=joined)
     if html is not None:
         from tenonnx.inspection.timeline import page
 
@@ -81,16 +74,6 @@ def plan(
         print_lines(plan_lines(planned, memory(), every))
         if not dims and context is None and longest is not None:
             print_lines(length_lines(lengths(planner, planned, dims, longest, names)))
-
-
-def _names(fusions: str) -> str | list[str]:
-    from tenonnx.plan.fusion import FUSIONS
-
-    names = fusions if fusions in ("all", "none") else fusions.split(",")
-    unknown = [name for name in ([] if isinstance(names, str) else names) if name not in FUSIONS]
-    if unknown:
-        raise OptionError(f"--fusions {fusions}: {unknown[0]!r} is no fusion; give all, none, or some of {', '.join(FUSIONS)}")
-    return names
 
 
 def _dims(pairs: list[str]) -> dict[str, int]:

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterator
 from dataclasses import replace
 
-from tenonnx.errors import UnsupportedError
+from tenonnx.errors import OptionError
 from tenonnx.plan.draft import DraftStep, Value, identity
 from tenonnx.plan.types import Storage
 
@@ -228,14 +228,14 @@ FUSIONS: dict[str, Callable[[_Steps, DraftStep], None]] = {
 
 
 def chosen(fusions: str | Collection[str]) -> tuple[str, ...]:
-    """The names of fusions that "all", "none", or some of their names stand for; ``UnsupportedError`` for another."""
+    """The names of fusions that "all", "none", or some of their names stand for; ``OptionError`` for another."""
     if isinstance(fusions, str):
         names: Collection[str] = {"all": tuple(FUSIONS), "none": ()}.get(fusions, (fusions,))
     else:
         names = fusions if isinstance(fusions, Collection) else (fusions,)
     for name in names:
         if name not in FUSIONS:
-            raise UnsupportedError(f"fusions: {name!r} is no fusion; expected all, none, or some of {', '.join(FUSIONS)}")
+            raise OptionError(f"fusions: {name!r} is no fusion; expected all, none, or some of {', '.join(FUSIONS)}")
     return tuple(name for name in FUSIONS if name in names)
 
 
