@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import socket
 
 import pytest
 from hypothesis import given
@@ -150,6 +151,13 @@ def test_what_is_no_regular_file(folder):
     refused(whole("pipe"), folder, "not a regular file")
     refused(whole("inner"), folder, "not a regular file")
     refused(whole("."), folder, "not a regular file")
+
+
+def test_a_socket(folder, monkeypatch):
+    monkeypatch.chdir(folder)  # for a name short enough
+    with socket.socket(socket.AF_UNIX) as listening:
+        listening.bind("socket")
+        refused(whole("socket"), folder, "not a regular file|cannot be opened")
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root makes devices")

@@ -6,11 +6,14 @@ import errno
 import io
 import logging
 import os
+import shutil
 import signal
 import subprocess
 import sys
+import tempfile
 import time
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 
 import onnx
 import pytest
@@ -193,15 +196,22 @@ def test_a_full_disk_leaves_the_model_as_it_was(model, expected, monkeypatch, ca
     assert "not stored" in caplog.text
 
 
-@pytest.mark.skipif(os.geteuid() == 0, reason="root writes anywhere")
 def test_a_read_only_folder(model, expected):
-    model.parent.chmod(0o555)
-    try:
-        with pytest.raises(PayloadError):
-            store.build(model)
-        assert packs.run(Session(model, packs="write")) == expected
-    finally:
-        model.parent.chmod(0o755)
+    root = os.geteuid() == 0  # who may write everywhere, and so takes another user's place meanwhile
+    with tempfile.TemporaryDirectory() as folder:  # one that other users reach
+        there = Path(shutil.copytree(model.parent, folder, dirs_exist_ok=True)) / model.name
+        store.build(model)  # and all is imported, which another user may not read
+        Path(folder).chmod(0o555)
+        if root:
+            os.seteuid(65534)
+        try:
+            with pytest.raises(PayloadError, match="Permission denied"):
+                store.build(there)
+            assert packs.run(Session(there, packs="write")) == expected
+        finally:
+            if root:
+                os.seteuid(0)
+            Path(folder).chmod(0o755)
 
 
 def test_a_folder_in_which_nothing_can_be_made(model, expected, monkeypatch, caplog):
